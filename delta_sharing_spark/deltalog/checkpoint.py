@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -58,21 +59,24 @@ _Columns: TypeAlias = "Callable[[str, Footer], list[str]]"
 
 
 class Checkpoint:
-    """One checkpoint of a table: its small actions, and its live files in batches.
+    """One checkpoint of a table: its small actions, and its live files in batches, as long as its store is there.
 
     Raises (every method):
         LogError: A file of the checkpoint is missing or corrupt; names it.
     """
 
+    _protocol: Protocol | None = None
+    _metadata: Metadata | None = None
+
     def __init__(self, store: LogStore, files: CheckpointFiles, table: str) -> None:
         self.version = files.version
-        self._store, self._files, self._table = store, files, table
+        # The store may keep this checkpoint; in a circle, its memory would wait for the garbage collector.
+        self._store: LogStore = weakref.proxy(store)
+        self._files, self._table = files, table
         #: The large files, with their ends: small actions are mostly there. Small ones are the store's to keep.
         self._large: dict[str, BufferedRanges] = {}
         self._footers: dict[str, Footer] = {}
         self._pace = Pace()
-        self._protocol: Protocol | None = None
-        self._metadata: Metadata | None = None
         self._sidecars: dict[str, _Part] = {}
         self._is_json = files.paths[0].endswith(".json")
         if self._is_json:
@@ -86,18 +90,9 @@ class Checkpoint:
             self._read_parquet(files.paths[:1])
             if not self._is_complete():
                 self._read_parquet(files.paths[1:])
-        if not self._is_complete():
+        if self._protocol is None or self._metadata is None:
             raise self._corrupt(files.paths[0], "it lacks its protocol or metaData action")
-
-    @property
-    def protocol(self) -> Protocol:
-        assert self._protocol is not None
-        return self._protocol
-
-    @property
-    def metadata(self) -> Metadata:
-        assert self._metadata is not None
-        return self._metadata
+        self.protocol, self.metadata = self._protocol, self._metadata
 
     def _is_complete(self) -> bool:
         return self._protocol is not None and self._metadata is not None
@@ -262,8 +257,8 @@ class Checkpoint:
             if (footer := self._footers.get(path)) is None:
                 if not isinstance(source, MemorySource):
                     source = self._large[path] = BufferedRanges(source, OwnThread(), self._pace)
-                    source.fetch(Range(max(0, source.size - TAIL), source.size))
-                footer = self._footers[path] = read_footer(source, self._table, 0)
+                    source.add([Range(max(0, source.size - TAIL), source.size)])
+                footer = self._footers[path] = read_footer(source, self._table)
             if not (names := columns(path, footer)):
                 return []
             schema = footer.metadata.schema

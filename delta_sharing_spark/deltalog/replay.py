@@ -151,7 +151,7 @@ class CommitTimes:
         if self._since is None or first >= self._since:
             return first, self._newest
         enabled = _number(self._metadata, _ENABLED_TIMESTAMP)
-        if enabled is not None and timestamp_ms >= enabled:
+        if timestamp_ms >= (self.time(self._since) if enabled is None else enabled):
             return self._since, self._newest
         return first, self._since - 1
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal as DecimalValue
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
+from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
+from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import (
+    MAX_DEPTH,
     Column,
     Compare,
     Expression,
     In,
     IsNull,
     Literal,
-    Value,
     conjunction,
+    depth,
     disjunction,
     negation,
 )
-from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct, backquoted
+from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, backquoted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,19 +36,8 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.load import Load
 
 _L = TypeVar("_L", bound="Load")
-#: The kind of a literal in Polars' expressions that is exactly a column's type, by that type.
-_KINDS = {
-    "byte": "Int8",
-    "short": "Int16",
-    "integer": "Int32",
-    "long": "Int64",
-    "double": "Float64",
-    "string": "String",
-    "boolean": "Boolean",
-    "date": "Date",
-    "timestamp": "Datetime",
-    "timestamp_ntz": "Datetime",
-}
+#: Types whose values mean the same in Polars' comparisons as in Spark's.
+_COMPARABLE = (BOOLEAN, DOUBLE, STRING, *BITS, *TIMES)
 _COMPARED = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 #: ``literal op column`` is the column compared the other way round.
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -121,10 +113,11 @@ def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
     types = {field.name: field.type for field in schema.fields}
     conditions = []
     for part in _conjuncts(tree):
-        try:
-            conditions.append(_expression(part, types))
-        except (_Inexpressible, KeyError, TypeError, ValueError, AttributeError, IndexError):
-            continue  # Polars applies it to the rows that are read
+        # An error is ours, Polars' own, or comes of a tree of another form: Polars applies the part to the rows that are read.
+        with suppress(Exception):
+            condition = parse_where(str(_expression(part, types)), schema)
+            if depth(condition) < MAX_DEPTH:
+                conditions.append(condition)
     return str(conjunction(conditions)) if conditions else None
 
 
@@ -137,11 +130,11 @@ def _conjuncts(tree: Any) -> Iterator[Any]:
 
 
 def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
-    """Convert a whole expression; raises one of the errors that ``where_of`` catches where it has a part that is not known here."""
+    """Convert a whole expression; raises an error where it has a part that is not known here."""
     (kind,) = tree
     body = tree[kind]
     if kind == "Column":
-        return Compare("=", _column(tree, types, "boolean"), Literal(True, Primitive("boolean")))
+        return Compare("=", _column(tree, types, BOOLEAN), Literal(True, BOOLEAN))
     if kind == "BinaryExpr":
         return _binary(body, types)
     if kind == "Function":
@@ -165,7 +158,8 @@ def _compare(op: str, left: Any, right: Any, types: Mapping[str, DataType]) -> E
     if "Literal" in left:
         left, right, op = right, left, _MIRRORED[op]
     column = _column(left, types)
-    return Compare(op, column, _literal(right, column.type))
+    (literal,) = _literals(right, column)
+    return Compare(op, column, literal)
 
 
 def _function(function: Any, inputs: list[Any], types: Mapping[str, DataType]) -> Expression:
@@ -181,61 +175,31 @@ def _function(function: Any, inputs: list[Any], types: Mapping[str, DataType]) -
         ]
         return conjunction([_compare(low, inputs[0], inputs[1], types), _compare(high, inputs[0], inputs[2], types)])
     if isinstance(name, dict) and name.get("IsIn") == {"nulls_equal": False}:
-        return _membership(_column(inputs[0], types), inputs[1])
+        column = _column(inputs[0], types)
+        return In(column, tuple(_literals(inputs[1], column)))
     raise _Inexpressible(str(function))
 
 
-def _membership(column: Column, values: Any) -> Expression:
-    """``is_in``: its list travels as an Arrow stream of one column."""
-    series = library("polars", "lazy()").read_ipc_stream(bytes(values["Literal"]["Scalar"]["List"])).to_series()
-    if str(series.dtype) != _kind(column.type) or not 0 < len(series) <= _MAX_VALUES:
-        raise _Inexpressible(str(series.dtype))
-    literals = tuple(
-        Literal(_scalar(v, _kind(column.type)), column.type) for v in series.to_physical().to_list() if v is not None
-    )
-    if not literals:
-        raise _Inexpressible("only nulls")
-    return In(column, literals)
-
-
-def _column(tree: Any, types: Mapping[str, DataType], must_be: str | None = None) -> Column:
+def _column(tree: Any, types: Mapping[str, DataType], must_be: DataType | None = None) -> Column:
     name = tree["Column"]
-    if must_be is not None and types[name] != Primitive(must_be):
+    if must_be is not None and types[name] != must_be:
         raise _Inexpressible(name)
     return Column((name,), types[name])
 
 
-def _literal(tree: Any, data_type: DataType) -> Literal:
-    """A literal of exactly a column's type."""
-    body = tree["Literal"]
-    ((kind, value),) = body.get("Scalar", body).items()
-    if isinstance(data_type, Decimal):
-        unscaled, _, scale = value
-        if kind != "Decimal" or scale != data_type.scale:
-            raise _Inexpressible(kind)
-        return Literal(DecimalValue(unscaled).scaleb(-scale), data_type)
-    if kind != _kind(data_type):
-        raise _Inexpressible(kind)
-    if kind == "Datetime":
-        instant, unit, zone = value
-        expected = {"inner": "UTC"} if data_type == Primitive("timestamp") else None
-        if unit != "Microseconds" or zone != expected:
-            raise _Inexpressible(unit)
-        value = instant
-    return Literal(_scalar(value, kind), data_type)
-
-
-def _kind(data_type: DataType) -> str:
-    return _KINDS[data_type.name] if isinstance(data_type, Primitive) else ""
-
-
-def _scalar(value: Any, kind: str) -> Value:
-    """A value, if it is certainly of its kind: JSON has null for NaN and the infinities."""
-    if kind == "Float64":
-        good = isinstance(value, float) and math.isfinite(value)
+def _literals(tree: Any, column: Column) -> list[Literal]:
+    """The values of a literal, one or a list of them, without NULLs, all of exactly a column's type and as ``where`` holds them."""
+    polars, kind = library("polars", "lazy()"), column.type
+    if set(tree) != {"Literal"}:
+        raise _Inexpressible(str(tree))
+    series = polars.select(polars.Expr.deserialize(json.dumps(tree).encode(), format="json")).to_series()
+    series = series.explode() if series.dtype == polars.List else series
+    if isinstance(kind, Decimal):
+        is_alike = isinstance(series.dtype, polars.Decimal) and series.dtype.scale == kind.scale
     else:
-        good = type(value) is {"String": str, "Boolean": bool}.get(kind, int)
-    if not good:
-        raise _Inexpressible(kind)
-    scalar: Value = value
-    return scalar
+        is_alike = kind in _COMPARABLE and series.dtype == polars.from_arrow(pa.nulls(0, arrow_type(kind))).dtype
+    values = series.drop_nulls().to_physical().to_list()
+    # JSON has null for NaN and the infinities.
+    if not is_alike or not 0 < len(values) <= _MAX_VALUES or (kind == DOUBLE and not all(map(math.isfinite, values))):
+        raise _Inexpressible(str(series))
+    return [Literal(from_unscaled(v, kind.scale) if isinstance(kind, Decimal) else v, kind) for v in values]

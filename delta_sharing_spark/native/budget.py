@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.scan.pace import Pace
 
-#: Requests under way at once, over all plans.
-CONNECTIONS = 48
+#: Requests under way at once, over all plans; and to storages that are far besides, which are mostly waited for.
+CONNECTIONS, FAR_CONNECTIONS = 48, 96
 #: Bytes of chunks held that were fetched ahead, over all plans.
 AHEAD_BYTES = 128 << 20
 #: Bytes of chunks held once they were read, over all plans: Spark reads a filter's dictionary first, and a query may scan twice.
@@ -90,6 +91,7 @@ class Budget:
         self._held = 0
         self._room = threading.Condition(threading.RLock())
         self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
+        self._far_fetchers = ThreadPoolExecutor(FAR_CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
         self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
         self._lock = threading.Lock()
         self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
@@ -99,6 +101,10 @@ class Budget:
         #: Of what is shown, the files of which a reader was sent what it wanted, and their bytes in memory.
         self._spent: dict[tuple[FootersHolder, int], int] = {}
         self._memory = self._memory_spent = self._disk = self._fetched = self._kept_bytes = 0
+
+    def fetchers_ahead(self, pace: Pace) -> ThreadPoolExecutor:
+        """The threads that fetch small files ahead: of a storage that is far others than for those that are waited for."""
+        return self._far_fetchers if pace.is_far else self.fetchers
 
     @property
     def is_full(self) -> bool:
@@ -240,5 +246,5 @@ class Budget:
 
     def close(self) -> None:
         """End the threads."""
-        for pool in (self.fetchers, self.openers):
+        for pool in (self.fetchers, self._far_fetchers, self.openers):
             pool.shutdown(wait=False, cancel_futures=True)

@@ -166,8 +166,8 @@ class FileFooter:
     orders: tuple[ThriftStruct, ...] | None
     data_end: int
     raw: bytes = field(repr=False)
-    deleted: DeletedRows | None = None
-    constants: Constants = field(default_factory=dict)
+    deleted: DeletedRows | None
+    constants: Constants
 
     @property
     def is_of_parquet_mr(self) -> bool:
@@ -213,9 +213,10 @@ class FooterReader:
             head, columns = self._matched(raw, tuple(constants))
             cut = _Cut(raw, columns, created_by.startswith(_PARQUET_MR), may_move)
             groups, end = cut.groups(head)
-            return FileFooter(
-                columns, groups, created_by, self._ends(raw[end:]), size - len(footer.raw), raw, deleted, constants
-            )
+            orders = self._ends(raw[end:])
+            if orders is not None and len(orders) != columns.count:
+                raise ValueError("a footer tells the order of each column")
+            return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), raw, deleted, constants)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 

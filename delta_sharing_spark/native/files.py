@@ -9,7 +9,7 @@ import bisect
 import itertools
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.file_footer import Constants, FileFooter, FooterReader
-from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Span, lay_out_together
-from delta_sharing_spark.native.layout import Layout, lay_out
+from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FileFooter, FooterReader
+from delta_sharing_spark.native.file_layout import DifferentLayoutsError, Span, lay_out, lay_out_together
+from delta_sharing_spark.native.layout import Layout
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
-from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import SPARE, Pace
+from delta_sharing_spark.scan.footer import read_footer
+from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.split_reader import read_split
@@ -46,17 +47,14 @@ class ShownFile:
     """A file as it is served: its layout and the source of its bytes.
 
     ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file, if it did.
-    ``footer_bytes`` are those at the end of the table's own file, 0 if it was rewritten; ``held_bytes`` are what the
-    source holds in memory; ``wanted_part`` is the part of its bytes that the scan reads, 0 where that was not asked.
+    ``held_bytes`` are what the source holds in memory.
     """
 
     source: ByteSource
     layout: Layout
     whole: memoryview | None = field(default=None, repr=False)
     reason: str | None = None
-    footer_bytes: int = 0
     held_bytes: int = 0
-    wanted_part: float = 0.0
 
     @property
     def memory_bytes(self) -> int:
@@ -119,6 +117,7 @@ def show_file(
     access: FileAccess,
     shape: FileShape,
     pace: Pace,
+    columns: ScanColumns,
     limit: int | None = None,
     *,
     may_rewrite: bool = True,
@@ -129,6 +128,7 @@ def show_file(
         task, access: The file, and what reads it.
         shape: How it is read.
         pace: How the storage answers.
+        columns: What the scan reads.
         limit: So many of its rows are shown, the first that are not deleted; None for all.
         may_rewrite: Whether it may be rewritten.
 
@@ -136,17 +136,14 @@ def show_file(
         DeltaSharingError: As ``read_split``.
         NotNativeError: The file has to be rewritten, and ``may_rewrite`` is false.
     """
-    opened = _opened(task, access, shape, pace, 0.0, limit)
-    source = opened.source
     try:
-        layout = lay_out(opened.read(task, shape), shape.deletion_column)
+        file = _opened(task, access, shape, pace, columns, limit)
     except NotNativeError as reason:
-        source.close()
         if not may_rewrite:
             raise
         limited = replace(shape, spec=replace(shape.spec, limit=limit))
         return _shown_rewritten([(task, access)], limited, str(reason))
-    return ShownFile(source, layout, opened.footer.file_bytes, footer_bytes=opened.footer.size)
+    return ShownFile(file.source, lay_out(file.footer, shape.deletion_column), file.whole)
 
 
 def show_together(
@@ -154,8 +151,7 @@ def show_together(
     shape: FileShape,
     pool: ThreadPoolExecutor,
     pace: Pace,
-    wanted: Callable[[bytes], bool],
-    wanted_part: float = 0.0,
+    columns: ScanColumns,
     *,
     may_rewrite: bool = True,
 ) -> ShownFile:
@@ -163,27 +159,21 @@ def show_together(
 
     Args:
         files: The files, and what reads each.
-        shape: How they are read.
         pool: Its threads fetch the footers.
-        pace: How the storage answers: which files are fetched whole.
-        wanted: Whether the scan reads a column, by its path.
-        wanted_part: The part of a file's bytes that it reads; 0 where the first of the files is to tell.
-        may_rewrite: Whether files may be rewritten.
+        shape, pace, columns, may_rewrite: As for ``show_file``.
 
     Raises:
-        DeltaSharingError: As ``read_split``.
-        NotNativeError: Files have to be rewritten, and ``may_rewrite`` is false.
+        DeltaSharingError, NotNativeError: As ``show_file``.
     """
 
     def show(task: FileTask, access: FileAccess) -> _MemberFile:
-        return _member_file(task, access, shape, pace, wanted_part, may_rewrite=may_rewrite)
+        return _member_file(task, access, shape, pace, columns, may_rewrite=may_rewrite)
 
-    if not (wanted_part or shape.spec.is_projected):
-        wanted_part = float(all(wanted(column.name.encode()) for column in shape.spec.schema.fields))
-    members = [] if wanted_part else [show(*files[0])]
+    if not (columns.part_of_files or shape.spec.is_projected):
+        columns.part_of_files = float(all(name.encode() in columns for name in shape.spec.schema.names))
+    is_told = columns.part_of_files or all(pace.is_worth_whole(task.size, 0.0, SPARE) for task, _ in files)
+    members = [] if is_told else [show(*files[0])]  # it tells of the others
     told = len(members)
-    if members:
-        wanted_part = members[0].wanted_part(wanted)
     coming: list[Future[_MemberFile]] = [pool.submit(show, *file) for file in files[told:]]
     try:
         members += [future.result() for future in coming]
@@ -194,9 +184,9 @@ def show_together(
             if not future.cancel():
                 future.add_done_callback(_close_member)
         raise
-    length = sum(task.size for task, _ in files)
+    length, footers = sum(task.size for task, _ in files), [member.footer for member in members]
     try:
-        layout, spans = lay_out_together([m.footer for m in members], shape.deletion_column, length, wanted)
+        layout, spans = lay_out_together(footers, shape.deletion_column, length, columns.__contains__)
     except DifferentLayoutsError as reason:
         for member in members:
             member.source.close()
@@ -204,108 +194,90 @@ def show_together(
             raise NotNativeError(str(reason)) from None
         return _shown_rewritten(files, shape, str(reason))
     source = _JoinedSource(f"{len(files)} files", spans, members, pace)
-    footer_bytes, wanted_part = max(member.footer_bytes for member in members), members[-1].wanted_part(wanted)
     if all(member.whole is not None for member in members[told:]):
         joined = MemorySource(source.name, b"".join((b"PAR1", *(source.piece(span) for span in spans))))
         source.close()  # the members go, and with them the bytes of each
-        return ShownFile(joined, layout, memoryview(joined.data), None, footer_bytes, wanted_part=wanted_part)
-    held = source.held_bytes
-    return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=held, wanted_part=wanted_part)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A file whose footer and deletion vector were fetched."""
-
-    source: ByteSource
-    footer: Footer
-    kept: RowSelection | None
-    limit: int | None
-
-    def read(self, task: FileTask, shape: FileShape, *, may_move: bool = False) -> FileFooter:
-        """The footer for Spark's reader; arguments as for ``FooterReader.read``.
-
-        Raises:
-            NotNativeError: As there, or rows are deleted and Spark does not filter by them.
-            CorruptFileError: A column chunk does not lie within the file's data.
-        """
-        spec = shape.spec
-        footer = shape.footers.read(
-            self.footer, self.source.size, self._deleted(shape), _constants(task, spec), may_move=may_move
-        )
-        for chunk in (chunk for group in footer.groups for chunk in group.chunks):
-            if not 4 <= chunk.start <= chunk.end <= footer.data_end:
-                raise CorruptFileError(
-                    f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.start} to {chunk.end}, "
-                    f"and its data end at {footer.data_end}; ask the provider to check it",
-                    file=task.id,
-                )
-        return footer
-
-    def _deleted(self, shape: FileShape) -> Any:
-        """What tells which rows are deleted, or beyond the limit; None where none is."""
-        if self.kept is None and self.limit is None:
-            return None
-        if not shape.leaves_deleted_rows:
-            raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
-        end = rows = self.footer.metadata.num_rows
-        if self.limit is not None:
-            kept = np.ones(rows, np.bool_) if self.kept is None else _mask(self.kept, 0, rows)
-            end = int(np.flatnonzero(kept)[self.limit - 1]) + 1
-        return _deleted(self.kept, end)
-
-
-def _opened(
-    task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, wanted_part: float, limit: int | None = None
-) -> _Opened:
-    source = access.open(task)
-    whole_below = task.size if pace.is_worth_whole(task.size, wanted_part, SPARE) else 0
-    paced = BufferedRanges(source, OwnThread(), pace)
-    footer = read_footer(paced, shape.spec.table, whole_below, pace.tail_bytes(task.size), checks_later=True)
-    rows = footer.metadata.num_rows
-    if shape.checks_rows and rows != task.rows:
-        raise CorruptFileError(
-            f"file {task.id} of {shape.spec.table} has {rows} rows and its statistics tell {task.rows}, by which the limit of "
-            f"the load was counted; load the table with engine='python', and ask the provider to check the statistics",
-            file=task.id,
-        )
-    return _Opened(source, footer, read_row_selection(task, rows, access.open_vector), limit)
+        return ShownFile(joined, layout, memoryview(joined.data))
+    return ShownFile(source, layout, held_bytes=source.held_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _MemberFile:
-    """One file of those that are shown as one: how it is laid out, and where its bytes come from."""
+    """A file whose footer and deletion vector were fetched: how it is laid out, and where its bytes come from."""
 
     footer: FileFooter
     source: ByteSource
     whole: memoryview | None
-    footer_bytes: int
 
     def read(self, piece: Range) -> memoryview:
         if self.whole is not None:
             return self.whole[piece.start : piece.end]
         return self.source.read(piece.start, piece.length)
 
-    def wanted_part(self, wanted: Callable[[bytes], bool]) -> float:
-        """The part of its bytes that a scan reads, by the paths of columns, and the footer."""
-        leaves = [number for number, leaf in enumerate(self.footer.columns.leaves) if wanted(leaf.column)]
-        chunks = [group.chunks[number] for group in self.footer.groups for number in leaves]
-        return (self.footer_bytes + sum(chunk.end - chunk.start for chunk in chunks)) / self.source.size
+
+def _opened(
+    task: FileTask,
+    access: FileAccess,
+    shape: FileShape,
+    pace: Pace,
+    columns: ScanColumns,
+    limit: int | None = None,
+    *,
+    may_move: bool = False,
+) -> _MemberFile:
+    """Fetch a file's footer, or the whole file, and its deletion vector; learn which part of such files the scan reads.
+
+    Args:
+        may_move: As for ``FooterReader.read``.
+
+    Raises:
+        NotNativeError: As there, or rows are deleted and Spark does not filter by them.
+        CorruptFileError: A column chunk does not lie within the file's data, or the rows are not those of the statistics.
+    """
+    source, spec = access.open(task), shape.spec
+    is_whole = pace.is_worth_whole(task.size, columns.part_of_files, SPARE)
+    tail_bytes = task.size if is_whole else pace.tail_bytes(task.size)
+    paced = BufferedRanges(source, OwnThread(), pace)
+    footer = read_footer(paced, spec.table, tail_bytes, checks_later=True)
+    pace.learn_footer(footer.size)
+    rows = footer.metadata.num_rows
+    if shape.checks_rows and rows != task.rows:
+        raise CorruptFileError(
+            f"file {task.id} of {spec.table} has {rows} rows and its statistics tell {task.rows}, by which the limit of "
+            f"the load was counted; load the table with engine='python', and ask the provider to check the statistics",
+            file=task.id,
+        )
+    kept = read_row_selection(task, rows, access.open_vector)
+    try:
+        deleted = None if kept is None and limit is None else _deleted(kept, rows, limit, shape)
+        shown = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
+    except NotNativeError:
+        source.close()
+        raise
+    for chunk in (chunk for group in shown.groups for chunk in group.chunks):
+        if not 4 <= chunk.start <= chunk.end <= shown.data_end:
+            raise CorruptFileError(
+                f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.start} to {chunk.end}, "
+                f"and its data end at {shown.data_end}; ask the provider to check it",
+                file=task.id,
+            )
+    if task.size <= WHOLE_FILE:
+        wanted = [number for number, leaf in enumerate(shown.columns.leaves) if leaf.column in columns]
+        chunks = [group.chunks[number] for group in shown.groups for number in wanted]
+        columns.part_of_files = (footer.size + sum(chunk.end - chunk.start for chunk in chunks)) / source.size
+    return _MemberFile(shown, source, footer.file_bytes)
 
 
 def _member_file(
-    task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, wanted_part: float, *, may_rewrite: bool
+    task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, columns: ScanColumns, *, may_rewrite: bool
 ) -> _MemberFile:
-    opened = _opened(task, access, shape, pace, wanted_part)
     try:
-        footer = opened.read(task, shape, may_move=True)
+        return _opened(task, access, shape, pace, columns, may_move=True)
     except NotNativeError as reason:
-        opened.source.close()
         if not may_rewrite:
             raise
         rewritten, footer = _rewritten([(task, access)], shape.spec, str(reason), may_move=True)
-        return _MemberFile(footer, rewritten, None, 0)
-    return _MemberFile(footer, opened.source, opened.footer.file_bytes, opened.footer.size)
+        return _MemberFile(footer, rewritten, None)
 
 
 def _close_member(future: Future[_MemberFile]) -> None:
@@ -361,18 +333,23 @@ def _constants(task: FileTask, spec: ReadSpec) -> Constants:
     return {CHANGE_TYPE: task.change_type}
 
 
-def _deleted(kept: RowSelection | None, end: int) -> Any:
-    """What tells which rows ``kept`` leaves out; those from ``end`` on are left out too."""
+def _deleted(kept: RowSelection | None, rows: int, limit: int | None, shape: FileShape) -> DeletedRows:
+    """What tells which rows ``kept`` leaves out, and those beyond a limit; raises NotNativeError if Spark does not filter by it."""
+    if not shape.leaves_deleted_rows:
+        raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
+    end = rows if limit is None else int(np.flatnonzero(_mask(kept, 0, rows))[limit - 1]) + 1
 
-    def rows(first: int, count: int) -> npt.NDArray[np.bool_]:
-        deleted = np.zeros(count, np.bool_) if kept is None else ~_mask(kept, first, count)
-        deleted[max(0, end - first) :] = True
-        return deleted
+    def deleted(first: int, count: int) -> npt.NDArray[np.bool_]:
+        gone = ~_mask(kept, first, count)
+        gone[max(0, end - first) :] = True
+        return gone
 
-    return rows
+    return deleted
 
 
-def _mask(kept: RowSelection, first: int, count: int) -> npt.NDArray[np.bool_]:
+def _mask(kept: RowSelection | None, first: int, count: int) -> npt.NDArray[np.bool_]:
+    if kept is None:
+        return np.ones(count, np.bool_)
     mask: npt.NDArray[np.bool_] = kept.mask(first, count).to_numpy(zero_copy_only=False)
     return mask
 
@@ -393,7 +370,7 @@ def _rewritten(
     try:
         _write_rows(out, files, spec)
         source = LocalSource(out, files[0][0].id)
-        footer = read_footer(source, spec.table, 0)
+        footer = read_footer(source, spec.table)
         footers = FooterReader(without_mapping(spec.schema), "none")
         return source, footers.read(footer, source.size, may_move=may_move)
     except BaseException:

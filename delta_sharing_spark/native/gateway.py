@@ -23,8 +23,9 @@ from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFi
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
-from delta_sharing_spark.native.plan import UNTOLD, NativePlan, ScanColumns
+from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Doubt, Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
 from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request

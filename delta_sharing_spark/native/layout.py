@@ -1,10 +1,7 @@
-"""Lays out the Parquet file that Spark is shown for a data file: the file's own column chunks under a footer of ours.
+"""Writes what Spark is shown of a data file besides its own column chunks: a footer of ours, and columns of ours behind the data.
 
-The chunks keep their places and bytes. In the footer columns bear the table's names, columns that are not the table's
-are left out, and so is what would make Spark read other values: the writer's calendar marks, and statistics of
-floating-point columns by writers that leave NaN out of them. A deletion vector becomes a column of our own behind the
-data, NULL for the rows that are left, so that Spark filters them as any other column, vectorised and pruned. What is the same in all rows of a file
-of a change feed, and is no partition value, becomes such a column as well.
+A deletion vector becomes such a column, NULL for the rows that are left, so that Spark filters them as any other column,
+vectorised and pruned. What is the same in all rows of a file of a change feed, and is no partition value, becomes one as well.
 """
 
 from __future__ import annotations
@@ -16,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.native.file_footer import DeletedRows, FileFooter, Leaf
-from delta_sharing_spark.native.schema_match import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT96, OPTIONAL, Element
+from delta_sharing_spark.native.file_footer import DeletedRows, Leaf
+from delta_sharing_spark.native.schema_match import BOOLEAN, BYTE_ARRAY, OPTIONAL, Element
 from delta_sharing_spark.scan.thrift import (
     BINARY,
     I32,
@@ -38,12 +35,11 @@ from delta_sharing_spark.storage.ranges import Range
 _PAGE_ROWS = 1 << 16
 #: Rows in one row group of a file of which no column is read.
 _COUNTED_ROWS = 1 << 20
-_MAGIC = b"PAR1"
+MAGIC = b"PAR1"
 #: A writer by whose name Spark corrects nothing.
 SOUND_WRITER = b"parquet-mr version 1.12.0 (build 0)"
 #: ColumnOrder.TYPE_ORDER of parquet.thrift.
 TYPE_ORDER: ThriftStruct = {1: (STRUCT, {})}
-_SPARK_VERSION, _SPARK_LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,74 +94,6 @@ class Layout:
         return bisect.bisect_left(self.chunks, offset, key=lambda chunk: chunk.range.start)
 
 
-def lay_out(file: FileFooter, deletion_column: str, length_planned: int | None = None) -> Layout:
-    """Make the layout in which a file is shown to Spark.
-
-    Args:
-        file: Its footer.
-        deletion_column: The name, in lower case, of the column of deleted rows; no other column may have it.
-        length_planned: The length that Spark was told when it listed the file, if that was another file's.
-    """
-    leaves = file.columns.leaves
-    chunks = sorted(
-        (
-            Chunk(Range(cut.start, cut.end), number, leaf.column, leaf.required if cut.nulls else None)
-            for number, group in enumerate(file.groups)
-            for leaf, cut in zip(leaves, group.chunks, strict=True)
-        ),
-        key=lambda chunk: chunk.range.start,
-    )
-    if length_planned is None and _is_shown_as_is(file, deletion_column):
-        return Layout(file.data_end, file.raw + len(file.raw).to_bytes(4, "little") + _MAGIC, tuple(chunks))
-    # A row group has to have a column, for Spark to count its rows.
-    own = OwnColumns(file.data_end)
-    constants = [(Leaf.of_texts(name), value) for name, value in file.constants.items()]
-    has_marks = file.deleted is not None or not (leaves or constants)
-    groups, first_row = [], 0
-    for number, group in enumerate(file.groups):
-        columns = [(cut.start, cut.described()) for cut in group.chunks]
-        columns += [own.constant(group.rows, value, leaf) for leaf, value in constants]
-        if length_planned is not None:
-            middle = int((number + 0.5) * length_planned / len(file.groups))
-        else:
-            middle = min((cut.start for cut in group.chunks), default=min(4 + number, file.data_end - 1))
-        if has_marks:
-            columns.append(own.marks(file.deleted, first_row, group.rows, deletion_column))
-        first_row += group.rows
-        groups.append(row_group(group.rows, group.bytes, columns, middle))
-    created_by = file.created_by
-    if any(leaf.element.value(1) == INT96 for leaf in leaves) and not file.is_of_parquet_mr:
-        # spark.sql.parquet.int96TimestampConversion shifts the timestamps of other writers.
-        created_by = SOUND_WRITER
-    orders = None
-    if file.orders is not None:
-        orders = [file.orders[leaf.number] for leaf in leaves] + [TYPE_ORDER] * (len(constants) + has_marks)
-    elements = shown_elements(
-        file.columns.root, [leaf.element for leaf, _ in constants], deletion_column if has_marks else None
-    )
-    footer = write_footer(file.columns.version, elements, first_row, groups, created_by, orders)
-    return Layout(file.data_end, bytes(own.bytes + footer), tuple(chunks))
-
-
-def _is_shown_as_is(file: FileFooter, deletion_column: str) -> bool:
-    """Whether nothing of the footer has to be changed."""
-    raw, root = file.raw, file.columns.root
-    if file.deleted is not None or file.constants or not file.columns.leaves or _SPARK_LEGACY in raw:
-        return False
-    names = file.columns.names | {deletion_column}
-    for element in root.children:
-        if not element.is_kept and element.name.lower() in names:
-            return False
-    if any(e.name != e.original_name for e in root.kept()):
-        return False
-    mark = raw.find(_SPARK_VERSION)
-    if mark >= 0 and raw[mark + len(_SPARK_VERSION) + 2 : mark + len(_SPARK_VERSION) + 3] not in (b"3", b"4", b"5"):
-        return False
-    return file.is_of_parquet_mr or not any(
-        leaf.element.value(1) in (FLOAT, DOUBLE, INT96) for leaf in file.columns.leaves
-    )
-
-
 def lay_out_rows(rows: int, deletion_column: str, length_listed: int) -> Layout:
     """Make the layout of a file of so many rows, none of them deleted, for queries that read no column of it."""
     own, groups = OwnColumns(4), []
@@ -176,7 +104,7 @@ def lay_out_rows(rows: int, deletion_column: str, length_listed: int) -> Layout:
         column = own.nulls(here, leaf)
         groups.append(row_group(here, len(own.bytes) - before, [column], int((number + 0.5) * length_listed / count)))
     root = Element({4: (BINARY, b"spark_schema"), 5: (I32, 0)}, name="spark_schema")
-    elements = shown_elements(root, (), deletion_column)
+    elements = shown_elements(root, deletion_column)
     footer = write_footer((I32, 1), elements, rows, groups, SOUND_WRITER, [TYPE_ORDER])
     return Layout(4, bytes(own.bytes + footer), ())
 
@@ -221,11 +149,11 @@ def write_footer(
             b"\0",
         )
     )
-    return written + len(written).to_bytes(4, "little") + _MAGIC
+    return written + len(written).to_bytes(4, "little") + MAGIC
 
 
-def shown_elements(root: Element, constants: Sequence[Element], deletion_column: str | None) -> list[ThriftStruct]:
-    """The kept elements as the footer's flat list, under their new names and without field ids, and those of columns of ours."""
+def shown_elements(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
+    """The kept elements as the footer's flat list, under their new names and without field ids, and the column of deleted rows."""
     flat: list[ThriftStruct] = []
 
     def put(element: Element) -> int:
@@ -240,11 +168,9 @@ def shown_elements(root: Element, constants: Sequence[Element], deletion_column:
         return 1
 
     put(root)
-    flat += [constant.raw for constant in constants]
     if deletion_column is not None:
         flat.append({1: (I32, BOOLEAN), 3: (I32, OPTIONAL), 4: (BINARY, deletion_column.encode())})
-    own = len(constants) + (deletion_column is not None)
-    flat[0][5] = (I32, flat[0].get(5, (I32, 0))[1] + own)
+        flat[0][5] = (I32, flat[0].get(5, (I32, 0))[1] + 1)
     return flat
 
 

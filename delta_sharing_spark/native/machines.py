@@ -24,8 +24,9 @@ from typing import Any
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.gateway import Gateway, authority_of
-from delta_sharing_spark.native.plan import NativePlan, ScanColumns, VirtualFile
+from delta_sharing_spark.native.plan import NativePlan, VirtualFile
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.sealed_channel import SealedChannel
 from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request

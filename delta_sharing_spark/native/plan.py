@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import pickle
 import re
 import secrets
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -22,16 +23,14 @@ from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file, show_together
 from delta_sharing_spark.native.layout import lay_out_rows
+from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.connections import OpenOnes
-from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
-#: The name of the scans whose columns nobody told.
-UNTOLD = "-"
-_SCANS_KNOWN = 256
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
 SMALL_FILE = 4 << 20
 #: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
@@ -41,73 +40,11 @@ _ROWS_COUNTED_AS_A_BYTE = 64
 #: Bytes fetched for a footer that nothing is known of, in all and for each column.
 _TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
 _VOID = Primitive("void")
+#: Files among which one of another partition is looked for.
+_LOOKED_BACK = 32
 _FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 #: The digests of the members of each virtual file of a listing, in order.
 Joined = tuple[tuple[int, ...], ...]
-
-
-class ScanColumns:
-    """The columns that a scan reads: ``column in columns`` for the path of a column chunk, or of what it is part of.
-
-    Args:
-        paths: Paths that stand for what is below them too.
-
-    Attributes:
-        part_of_files: The part of a small file's bytes that these columns are; 0 until it is known.
-    """
-
-    def __init__(self, paths: frozenset[bytes]) -> None:
-        self.paths, self.part_of_files = paths, 0.0
-        self._known: dict[bytes, bool] = {}
-
-    def __contains__(self, column: bytes) -> bool:
-        known = self._known.get(column)
-        if known is None:
-            names = column.split(b".")
-            known = any(b".".join(names[:count]) in self.paths for count in range(1, len(names) + 1))
-            self._known[column] = known
-        return known
-
-
-class ScanNames:
-    """The names of a load's scans in paths: the columns that each reads, as the bits of a number."""
-
-    def __init__(self, leaves: Sequence[bytes]) -> None:
-        self._leaves = leaves
-        self._known: dict[str, ScanColumns] = {}
-
-    def name(self, required: dict[str, Any] | None) -> str:
-        """The name of a scan by the schema that Spark requires of it, as JSON; None where it is not told."""
-        if required is None:
-            return UNTOLD
-        columns = ScanColumns(frozenset(leaves_of(required)))
-        return f"{sum(1 << place for place, leaf in enumerate(self._leaves) if leaf in columns):x}"
-
-    def columns_of(self, name: str) -> ScanColumns | None:
-        """The columns that a scan of a name reads; None where nobody told, or for what is no name."""
-        known = self._known.get(name)
-        if known is None:
-            try:
-                bits = int(name, 16)
-            except ValueError:
-                return None
-            if len(self._known) >= _SCANS_KNOWN:
-                self._known.clear()
-            columns = frozenset(leaf for place, leaf in enumerate(self._leaves) if bits >> place & 1)
-            known = self._known[name] = ScanColumns(columns)
-        return known
-
-
-def leaves_of(struct: dict[str, Any], above: bytes = b"") -> Iterator[bytes]:
-    """The paths of the columns of a struct, as Spark's JSON has it; an array, a map or a variant is one column."""
-    for field in struct["fields"]:
-        path, inner = above + str(field["name"]).encode(), field["type"]
-        is_struct = isinstance(inner, dict) and inner["type"] == "struct"
-        # Where Spark asks for parts of a variant, each is a field of a struct; a file has the variant's own fields.
-        if is_struct and not any("__VARIANT_METADATA_KEY" in part.get("metadata", {}) for part in inner["fields"]):
-            yield from leaves_of(inner, path + b".")
-        else:
-            yield path
 
 
 class StepAsideError(Exception):
@@ -165,6 +102,11 @@ class VirtualFile:
         return VirtualFile(tuple(members), sum(member.task.size for member in members), digest)
 
     @property
+    def bytes_if_whole(self) -> int:
+        """The bytes that are held of it where it is fetched whole; 0 where it is too large for that."""
+        return self.size if len(self.members) > 1 or self.size <= WHOLE_FILE else 0
+
+    @property
     def partition(self) -> int:
         """The number of its partition."""
         return self.members[0].partition
@@ -202,6 +144,11 @@ class LoadColumns:
         self.deletion_column = _free_name("deleted_row", full)
         self.may_have_vectors = load.shape.may_have_vectors or load.options.limit is not None
         self.scans = ScanNames([*leaves_of(spark_schema_json(self.columns)), self.deletion_column.encode()])
+
+    @cached_property
+    def all_columns(self) -> ScanColumns:
+        """What a scan reads of which nobody told it."""
+        return ScanColumns(frozenset(name.encode() for name in self.columns.names))
 
 
 class NativePlan:
@@ -252,7 +199,7 @@ class NativePlan:
         most = max(1, _JOINED_CHUNKS // (1 + leaves))
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
-        self.pace = Pace(_TAIL + _TAIL_OF_COLUMN * leaves)
+        self.pace = pace_of(self.table, files[0].task.location if files else "", _TAIL + _TAIL_OF_COLUMN * leaves)
 
     def packed(self) -> bytes:
         """What another process needs to serve the plan, compressed: not the partitions' values."""
@@ -274,6 +221,10 @@ class NativePlan:
             self.by_partition.setdefault(file.partition, []).append(number)
         for numbers in self.by_partition.values():
             numbers.sort(key=lambda n: -files[n].size)
+        #: In the order in which Spark opens them, if it opens all; and the place of each in it, and in its partition.
+        numbers = [number for numbers in self.by_partition.values() for number in numbers]
+        self._order = sorted(numbers, key=lambda n: -files[n].size)
+        self._rank = {number: rank for rank, number in enumerate(self._order)}
         self._place = {number: place for numbers in self.by_partition.values() for place, number in enumerate(numbers)}
 
     def _planned(self, planned: ScanPlan) -> list[PlannedFile]:
@@ -364,18 +315,11 @@ class NativePlan:
             layout = lay_out_rows(rows, self.shape.deletion_column, self.files[number].size)
             return ShownFile(MemorySource("counted rows", b"PAR1"), layout, memoryview(b"PAR1"))
         files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
-        if len(files) == 1:
-            limit = self.files[number].members[0].limit
-            shown = show_file(*files[0], self.shape, self.pace, limit, may_rewrite=may_rewrite)
-        elif columns is None:
-            shown = show_together(files, self.shape, pool, self.pace, lambda _: True, may_rewrite=may_rewrite)
-        else:
-            wanted, part = columns.__contains__, columns.part_of_files
-            shown = show_together(files, self.shape, pool, self.pace, wanted, part, may_rewrite=may_rewrite)
-            columns.part_of_files = shown.wanted_part or part
-        if shown.footer_bytes:
-            self.pace.learn_footer(shown.footer_bytes)
-        return shown
+        columns = columns or self.shown.all_columns
+        if len(files) > 1:
+            return show_together(files, self.shape, pool, self.pace, columns, may_rewrite=may_rewrite)
+        limit = self.files[number].members[0].limit
+        return show_file(*files[0], self.shape, self.pace, columns, limit, may_rewrite=may_rewrite)
 
     def damaged(self, number: int) -> DeltaSharingError | None:
         """What is wrong with one of the small files that are shown as one, as the Python source finds it; None if nothing is."""
@@ -391,14 +335,21 @@ class NativePlan:
                 batches.close()
         return None
 
-    def after(self, number: int) -> Iterator[int]:
+    def after(self, number: int, *, of_all: bool) -> Iterator[int]:
         """The files that Spark will likely open after this one, for it takes the largest first.
 
-        Only those of the same partition: others may have been pruned.
+        Args:
+            of_all: Whether those of other partitions too, which Spark may leave out by what it joins the table with.
         """
-        numbers = self.by_partition[self.files[number].partition]
-        for place in range(self._place[number] + 1, len(numbers)):
-            yield numbers[place]
+        if of_all:
+            return itertools.islice(self._order, self._rank[number] + 1, None)
+        return itertools.islice(self.by_partition[self.files[number].partition], self._place[number] + 1, None)
+
+    def before(self, number: int) -> int | None:
+        """The file of another partition that Spark opens just before this one, if it leaves out none."""
+        rank, partition = self._rank[number], self.files[number].partition
+        earlier = self._order[max(0, rank - _LOOKED_BACK) : rank]
+        return next((other for other in reversed(earlier) if self.files[other].partition != partition), None)
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
-from delta_sharing_spark.native.plan import NativePlan, ScanColumns
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
@@ -29,6 +31,8 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
+#: Files that are known to have been asked for lately.
+_RECENT = 128
 #: Seconds for which a file that could not be reached is not tried again.
 _FOR = 10.0
 #: Tasks that are assumed to run at the same time.
@@ -52,6 +56,7 @@ class ShownFiles:
         self._shown: dict[int, Future[ShownFile]] = {}
         self._sources: OpenOnes[ByteSource] = OpenOnes()
         self._ahead: set[int] = set()
+        self._recent: deque[int] = deque(maxlen=_RECENT)
         self._window = _FEWEST
 
     def get(self, number: int, columns: ScanColumns | None = None) -> ShownFile:
@@ -65,10 +70,11 @@ class ShownFiles:
             future = self._show(number, columns)
             if number in self._ahead:
                 self._ahead.discard(number)
-                if not future.done():  # Spark waits for it: it should have been begun earlier
-                    self._window = min(_MOST, self._window * 2)
+                # Where Spark waits for it, it should have been begun earlier.
+                self._window = min(_MOST, self._window + 1 if future.done() else self._window * 2)
             self._budget.use(self, number)
             if is_first:
+                self._recent.append(number)
                 self._show_ahead(number, columns)
         try:
             return future.result()
@@ -88,6 +94,10 @@ class ShownFiles:
         if future is None or not future.done() or future.cancelled() or future.exception() is not None:
             return None
         return future.result()
+
+    def following(self, number: int) -> Iterator[int]:
+        """The files that Spark will likely open next; those of other partitions where it did not leave out the one before."""
+        return self._plan.after(number, of_all=self._plan.before(number) in self._recent)
 
     def forget(self, number: int) -> None:
         """Release a file's footer; reads of the file go on."""
@@ -116,10 +126,9 @@ class ShownFiles:
             self._ahead.clear()  # Spark reads other files than was expected
             self._window = _FEWEST
         size = 0
-        for _, other in zip(range(self._window), self._plan.after(number), strict=False):
+        for _, other in zip(range(self._window), self.following(number), strict=False):
             file = self._plan.files[other]
-            if len(file.members) > 1 and self.ready(other) is None:  # it may be fetched whole
-                size += file.size
+            size += file.bytes_if_whole if self.ready(other) is None else 0
             if size and not self._budget.has_room_for(size):
                 break
             if other not in self._shown:
@@ -128,10 +137,11 @@ class ShownFiles:
 
     def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> ShownFile:
         file, budget = self._plan.files[number], self._budget
-        size = 2 * file.size if len(file.members) > 1 else 0
+        size = 2 * file.bytes_if_whole
         arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
         budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
-        shown = self._plan.show(number, self._sources, budget.fetchers, columns, may_rewrite=may_rewrite)
+        pool = budget.fetchers if may_rewrite else budget.fetchers_ahead(self._plan.pace)
+        shown = self._plan.show(number, self._sources, pool, columns, may_rewrite=may_rewrite)
         if shown.whole is not None:
             budget.admit(shown.whole, len(shown.whole), at_all=True)
         self._budget.hold(self, number, shown)
@@ -388,7 +398,7 @@ class PlanReader:
             self._chunks.fetch_ahead((number, group), shown, following)
             group += 1
         if group == row_group + 1:
-            other = self._pass.next(self.plan.after(number))
+            other = self._pass.next(self.files.following(number))
             ahead = None if other is None else self.files.ready(other)
             if other is not None and ahead is not None and ahead.whole is None:
                 first = [c for c in ahead.layout.of_group(0) if c.column in columns]

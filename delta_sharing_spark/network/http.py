@@ -82,7 +82,8 @@ def _header_text(text: str) -> str:
 
 
 _SESSIONS = 16
-_POOL = 32
+#: Hosts to which connections are kept, and how many to each: the native lane asks a far storage over 144 at once.
+_HOSTS, _CONNECTIONS = 32, 160
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
@@ -95,7 +96,7 @@ class _Session(requests.Session):
         # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        adapter = BreakableAdapter(pool_connections=_POOL, pool_maxsize=2 * _POOL, max_retries=0)
+        adapter = BreakableAdapter(pool_connections=_HOSTS, pool_maxsize=_CONNECTIONS, max_retries=0)
         self.mount("https://", adapter)
         self.mount("http://", adapter)
         self.headers["User-Agent"] = settings.user_agent

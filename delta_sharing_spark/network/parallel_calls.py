@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,7 +41,7 @@ def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
     return results
 
 
-class CallingThreads:
+class CallingThreads(Executor):
     """Makes calls in up to ``at_once`` threads. On exit from its context, calls that have not begun are cancelled; it does not wait for others.
 
     The threads are daemons, unlike an executor's, for which its context and the interpreter's end wait.
@@ -53,10 +53,10 @@ class CallingThreads:
         self._is_left = False
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
 
-    def submit(self, call: Callable[..., _T], *arguments: object) -> Future[_T]:
+    def submit(self, call: Callable[..., _T], /, *arguments: Any, **named: Any) -> Future[_T]:
         """Begin a call as soon as a thread is free; returns its future. Only one thread may call this at a time."""
         result: Future[_T] = Future()
-        self._waiting.put((partial(call, *arguments), result))
+        self._waiting.put((partial(call, *arguments, **named), result))
         if self._threads < self._at_once:
             self._threads += 1
             threading.Thread(target=self._work, name="delta-sharing-parallel", daemon=True).start()

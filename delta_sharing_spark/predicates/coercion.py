@@ -221,8 +221,11 @@ def is_null(operand: Scalar) -> tree.Expression:
     return tree.IsNull(operand)
 
 
-def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> tree.Expression:
+def compare(op: str, left: Scalar, right: Scalar, zone: Zone, common: DataType | None = None) -> tree.Expression:
     """``left op right`` with ``op`` one of ``= <> < <= > >= <=>``.
+
+    Args:
+        common: The type in which a literal is compared, where a list has one for all its values.
 
     Raises:
         PredicateError: Types that do not compare, a malformed string, or a comparison that would cast a column's
@@ -234,13 +237,13 @@ def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> tree.Expression
         return _null_safe(left, right, zone)
     if isinstance(left, tree.Literal):
         if isinstance(right, tree.Literal):
-            return _compare_literals(op, left, right, common_type(left.type, right.type), zone)
-        return compare(FLIPPED[op], right, left, zone)
+            return _compare_literals(op, left, right, common or common_type(left.type, right.type), zone)
+        return compare(FLIPPED[op], right, left, zone, common)
     if not isinstance(right, tree.Literal):
         if isinstance(left, tree.Column) and isinstance(right, tree.Column):
             return _compare_columns(op, left, right)
         raise PredicateError("a function of a column is compared with literals only")
-    common = _literal_common(left, right)
+    common = common or _literal_common(left, right)
     if right.value is None:
         return tree.UNKNOWN
     beyond = _beyond_long(op, left, right)
@@ -313,14 +316,14 @@ def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expre
         )
     common = reduce(common_type, (operand.type for operand in (value, *items)))
     if isinstance(value, tree.Literal):
-        return tree.disjunction([_equal(item, value, common, zone) for item in items])
+        return tree.disjunction([compare("=", item, value, zone, common) for item in items])
     operand: tree.Column | Monotone | Coalesce = value
     if isinstance(value, tree.Column) and value.type not in (common, STRING) and common != STRING:
         operand = upcast(value, common, zone)  # once for all literals
     equals: dict[tree.Column, dict[tree.Literal, None]] = {}
     others: dict[tree.Expression, None] = {}
     for item in items:
-        equal = _equal(operand if isinstance(item, tree.Literal) else value, item, common, zone)
+        equal = compare("=", operand if isinstance(item, tree.Literal) else value, item, zone, common)
         if isinstance(equal, tree.Compare) and equal.op == "=":
             equals.setdefault(equal.column, {})[equal.literal] = None
         else:
@@ -331,17 +334,6 @@ def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expre
         alternatives.append(tree.Compare("=", column, chosen[0]) if len(chosen) == 1 else tree.In(column, chosen))
         others.pop(never(column), None)
     return tree.disjunction([*alternatives, *others])
-
-
-def _equal(left: Scalar, right: Scalar, common: DataType, zone: Zone) -> tree.Expression:
-    """Two operands compared in the common type of a whole list."""
-    if isinstance(left, tree.Literal):
-        if isinstance(right, tree.Literal):
-            return _compare_literals("=", left, right, common, zone)
-        left, right = right, left
-    if not isinstance(right, tree.Literal):
-        return compare("=", left, right, zone)
-    return tree.UNKNOWN if right.value is None else _compare_in("=", left, right, common, zone)
 
 
 def compare_in(

@@ -166,11 +166,15 @@ class _Parser(Cursor):
         self.expect("(")
         if self.peek.is_one_of("SELECT", "WITH", "VALUES", "FROM", "TABLE") and self.ahead(1).kind != "operator":
             raise self.outside(self.peek, "a subquery", "list the values")
+        items = yield from self._list()
+        return self.bound(word, lambda: membership(value, items, self._zone))
+
+    def _list(self) -> Generator[Steps, Operand, list[Operand]]:
         items = [self._lone_literal() or (yield self._or())]
         while self.accept(","):
             items.append(self._lone_literal() or (yield self._or()))
         self.expect(")")
-        return self.bound(word, lambda: membership(value, items, self._zone))
+        return items
 
     def _like(self, value: Operand, word: Token) -> Steps:
         if self.peek.is_one_of("ANY", "SOME", "ALL"):
@@ -330,12 +334,7 @@ class _Parser(Cursor):
     def _function(self, token: Token) -> Steps:
         self.advance()
         self.expect("(")
-        arguments: list[Operand] = []
-        if not self.accept(")"):
-            arguments.append((yield self._or()))
-            while self.accept(","):
-                arguments.append((yield self._or()))
-            self.expect(")")
+        arguments = [] if self.accept(")") else (yield from self._list())
         return self._call(token, (token.text if token.kind == "word" else token.value).upper(), arguments)
 
     def _call(self, token: Token, name: str, arguments: list[Operand]) -> Operand:

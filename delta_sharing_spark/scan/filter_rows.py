@@ -145,14 +145,12 @@ class RowSelection:
 
     def mask(self, first_row: int, rows: int) -> pa.BooleanArray:
         """Which of the file's rows ``first_row`` to ``first_row + rows`` stay, a bit each."""
+        how = {"invert": self.is_inverted, "excluded": self.excluded}
         pieces = [
-            packed(self._piece(first_row + start, min(_PIECE, rows - start)))
+            packed(select_mask(first_row + start, min(_PIECE, rows - start), self.deleted, **how))
             for start in range(0, max(rows, 1), _PIECE)
         ]
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-
-    def _piece(self, first_row: int, rows: int) -> npt.NDArray[np.bool_]:
-        return select_mask(first_row, rows, self.deleted, invert=self.is_inverted, excluded=self.excluded)
 
 
 def read_row_selection(task: FileTask, rows: int, open_vector: OpenVector) -> RowSelection | None:

@@ -85,20 +85,18 @@ class Footer:
         return [_chunk(group.column(leaf)) for leaf in leaves]
 
 
-def read_footer(
-    source: ByteSource, table: str, whole_below: int, tail_bytes: int = TAIL, *, checks_later: bool = False
-) -> Footer:
-    """Fetch and parse a file's footer; a file of at most ``whole_below`` bytes is fetched whole instead.
+def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, checks_later: bool = False) -> Footer:
+    """Fetch and parse a file's footer.
 
-    ``tail_bytes`` are fetched first, and the footer once more if it is larger. With ``checks_later`` the column chunks of
-    a file that is fetched whole are checked when they are asked for.
+    ``tail_bytes`` are fetched first, all of a file that has no more, and the footer once more if it is larger. With
+    ``checks_later`` the column chunks of a file that is fetched whole are checked when they are asked for.
 
     Raises:
         CorruptFileError: Not a Parquet file, or its footer is damaged; names the file.
     """
     if source.size < 12:
         raise _not_parquet(source.name, table, f"it has only {source.size} bytes")
-    length = source.size if source.size <= whole_below else min(tail_bytes, source.size)
+    length = min(tail_bytes, source.size)
     tail = source.read(source.size - length, length)
     if bytes(tail[-4:]) != _MAGIC:
         if bytes(tail[-4:]) == b"PARE":

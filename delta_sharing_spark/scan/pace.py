@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
+from delta_sharing_spark.network.hosts import split_url
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
 #: Bytes of a request, at least and at most.
@@ -32,6 +35,8 @@ WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 32 << 10
 _FIRST_SLACK, _MOST_SLACK, _LEAST_SLACK = 1 / 64, 1 / 4, 64
 #: Seconds until an answer below which it is not worth waiting for in another thread; those between two requests of a busy reader.
 _NEAR, _BETWEEN = 0.002, 0.0005
+#: Seconds until an answer from which on a storage is far.
+_FAR = 0.02
 #: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
 CONNECTIONS, MOST_CONNECTIONS = 8, 24
 
@@ -86,6 +91,11 @@ class Pace:
         """Bytes of a file that may be fetched besides those wanted, however few these are, to save a request: none of a near storage."""
         return SPARE if self._latency >= _NEAR else 0
 
+    @property
+    def is_far(self) -> bool:
+        """Whether requests mostly wait, so that many more may be under way than a processor could take in."""
+        return self._latency >= _FAR
+
     def files_at_once(self, most: int) -> int:
         """How many small files to ask for at once, so that there is always one to decode.
 
@@ -129,6 +139,16 @@ class Pace:
                 return coalesce(ranges, bridged if gap > bridged else bridged - 1)
             bridged = gap
         return coalesce(ranges, bridged)
+
+
+#: By table and host.
+_paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
+
+
+def pace_of(table: str, location: str, first_tail: int | None = None) -> Pace:
+    """How a storage has answered this process for a table's files; arguments as for ``Pace``, and where one of the files lies."""
+    parts = split_url(location)
+    return _paces.get_or_make((table, "" if parts is None else parts.netloc), partial(Pace, first_tail))
 
 
 class Guess(NamedTuple):

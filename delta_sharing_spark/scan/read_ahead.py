@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +16,14 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, 
 _LEAST_WINDOW = 16 << 10
 
 
-class Pool(Protocol):
-    """Threads that fetch, as of an executor."""
-
-    def submit(self, call: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Begin a call; returns its result to come."""
-
-
-class OwnThread:
+class OwnThread(Executor):
     """Calls in the thread that asks, as is cheapest where a storage answers before another thread has begun."""
 
-    def submit(self, call: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Make a call; returns its result."""
         result: Future[Any] = Future()
         try:
-            result.set_result(call(*arguments))
+            result.set_result(call(*arguments, **named))
         except Exception as error:  # raised where the result is taken
             result.set_exception(error)
         return result
@@ -42,7 +35,7 @@ class BufferedRanges:
     One thread at a time adds ranges; others may read meanwhile.
     """
 
-    def __init__(self, source: ByteSource, pool: Pool, pace: Pace) -> None:
+    def __init__(self, source: ByteSource, pool: Executor, pace: Pace) -> None:
         self.name, self.size = source.name, source.size
         self._read, self._pool, self._pace = partial(pace.read, source), pool, pace
         #: Pieces in order, none of which overlaps another, and their starts.
@@ -58,18 +51,11 @@ class BufferedRanges:
         """What is neither held nor being fetched of some ranges."""
         return [part for whole in coalesce(wanted, 0) for part in self._missing(whole)]
 
-    def add(self, wanted: Iterable[Range]) -> None:
-        """Begin to fetch what is not held of some ranges."""
-        self._add(wanted, self._pool)
-
-    def fetch(self, wanted: Range) -> None:
-        """Fetch what is not held of a range, in this thread."""
-        self._add([wanted], OwnThread())
-
-    def _add(self, wanted: Iterable[Range], pool: Pool) -> None:
+    def add(self, wanted: Iterable[Range], pool: Executor | None = None) -> None:
+        """Begin to fetch what is not held of some ranges, by the threads of ``pool`` if that is given."""
         added = [piece for part in self.missing(wanted) for piece in cut(part, self._pace.request_bytes)]
         for piece in added:
-            self._futures[piece.start] = pool.submit(self._read, piece.start, piece.length)
+            self._futures[piece.start] = (pool or self._pool).submit(self._read, piece.start, piece.length)
         pieces = sorted([*self._plan[0], *added]) if self._plan[0] else added
         self._plan = pieces, [piece.start for piece in pieces]
 
@@ -126,7 +112,7 @@ class SlidingRanges(BufferedRanges):
     Parts are as long as their chunk is beside the others, so that all come to their end together.
     """
 
-    def __init__(self, source: ByteSource, pool: Pool, pace: Pace, chunks: Sequence[Range], budget: int) -> None:
+    def __init__(self, source: ByteSource, pool: Executor, pace: Pace, chunks: Sequence[Range], budget: int) -> None:
         super().__init__(source, pool, pace)
         chunks = coalesce(chunks, -1)  # those of a damaged footer may overlap
         total = sum(chunk.length for chunk in chunks)

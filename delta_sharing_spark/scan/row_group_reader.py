@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from delta_sharing_spark.scan.column_resolution import Context, SourceFields, fi
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, Pool, RangeFile, SlidingRanges
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.schema.types import fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -67,7 +68,7 @@ class RowGroup:
         """Whether not all of it is held at once."""
         return self.cost < sum(part.length for part in self.ranges)
 
-    def fetch(self, pool: Pool, pace: Pace) -> None:
+    def fetch(self, pool: Executor, pace: Pace) -> None:
         """Start to fetch the bytes that will be read."""
         if self.slides:
             self.fetched = SlidingRanges(self.source, pool, pace, self.ranges, self.cost)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -38,7 +38,7 @@ from delta_sharing_spark.scan.plan import (
     ReadSpec,
     Split,
 )
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread, Pool
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group, row_group_filter
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
@@ -288,8 +288,8 @@ class _SplitReader:
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
         is_filtered = spec.predicate is not None or spec.limit is not None
         at_once = pace.files_at_once(self._most) if self._is_small else self._most
-        files: Pool = OwnThread() if at_once == 1 else self._pool
-        ranges: Pool = OwnThread() if at_once < self._most else self._pool
+        files: Executor = OwnThread() if at_once == 1 else self._pool
+        ranges: Executor = OwnThread() if at_once < self._most else self._pool
         while self._following is not None and len(self._opening) < at_once:
             if at_once == 1 and self._fetching:
                 break  # else all files that the budget allows would be read before the first row
@@ -325,7 +325,7 @@ class _SplitReader:
     def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         return self._sources.add(self._access.open_vector(task, vector))
 
-    def _open(self, part: FileSlice, guess: Guess, ranges: Pool) -> _OpenSlice:
+    def _open(self, part: FileSlice, guess: Guess, ranges: Executor) -> _OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
@@ -333,8 +333,8 @@ class _SplitReader:
         fetched = BufferedRanges(source, ranges, habits.pace)
         *others, last = guess.ranges
         fetched.add(others)
-        fetched.fetch(last)
-        footer = read_footer(fetched, spec.table, 0, last.length, checks_later=True)
+        fetched.add([last], OwnThread())
+        footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
 
         def leaves() -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -20,29 +21,19 @@ from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """The array is already of the declared type."""
+class Whole(Enum):
+    """What a whole array becomes."""
 
-
-@dataclass(frozen=True, slots=True)
-class Nulls:
-    """The file lacks the column, which is NULL in every row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """The same value in every row of a file: a partition value, or a change feed's commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cast:
-    """A leaf of another, convertible type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A variant's struct becomes value and metadata in Spark's order; shredded values are put together again."""
+    #: It is already of the declared type.
+    KEEP = "keep"
+    #: The file lacks the column, which is NULL in every row.
+    NULLS = "nulls"
+    #: The same value in every row of a file: a partition value, or a change feed's commit.
+    CONSTANT = "constant"
+    #: A leaf of another, convertible type.
+    CAST = "cast"
+    #: A variant's struct becomes value and metadata in Spark's order; shredded values are put together again.
+    VARIANT = "variant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,7 @@ class Children:
     fields: tuple[tuple[int | None, Node], ...]
 
 
-Node = Keep | Nulls | Constant | Cast | Variant | Elements | Entries | Children
+Node = Whole | Elements | Entries | Children
 
 
 def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -> Node:
@@ -78,17 +69,17 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
     """
     source = storage(source)
     if pa.types.is_null(source):
-        return Nulls()
+        return Whole.NULLS
     match declared:
         case Primitive("variant"):
             if is_variant(source):
-                return Variant()
+                return Whole.VARIANT
         case Primitive() | Decimal():
             target = arrow_type(declared)
             if source.equals(target):
-                return Keep()
+                return Whole.KEEP
             if can_cast(source, target):
-                return Cast()
+                return Whole.CAST
         case Struct(fields):
             if pa.types.is_struct(source):
                 children = _plan_children(SourceFields(fields_of(source)), fields, path, context)
@@ -119,7 +110,7 @@ def _plan_children(
     for field in fields:
         index = find_source(field, sources, context)
         node = (
-            Nulls()
+            Whole.NULLS
             if index is None
             else plan(sources.fields[index].type, field.type, f"{path}.{field.name}" if path else field.name, context)
         )
@@ -129,7 +120,7 @@ def _plan_children(
 
 def _simplified(node: Node, source: pa.DataType, declared: DataType) -> Node:
     """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL."""
-    return Keep() if source.equals(arrow_type(declared)) and not _has_required(declared) else node
+    return Whole.KEEP if source.equals(arrow_type(declared)) and not _has_required(declared) else node
 
 
 def _has_required(declared: DataType) -> bool:
@@ -154,13 +145,13 @@ def apply(node: Node, array: pa.Array, declared: DataType, path: str, context: C
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     match node, declared:
-        case Keep(), _:
+        case Whole.KEEP, _:
             return array
-        case Nulls(), _:
+        case Whole.NULLS, _:
             return pa.nulls(len(array), arrow_type(declared))
-        case Cast(), _:
+        case Whole.CAST, _:
             return _cast(array, declared, path, context)
-        case Variant(), _:
+        case Whole.VARIANT, _:
             return assemble_variant(array, arrow_type(declared), path=path, file=context.file)
         case Children(children), Struct(fields):
             return _apply_struct(children, array, fields, path, context)
@@ -302,7 +293,7 @@ def plan_columns(source: pa.Schema, schema: Struct, constants: Collection[str], 
     columns: list[tuple[int | None, Node]] = []
     for field in schema.fields:
         if field.name in constants:
-            columns.append((None, Constant()))
+            columns.append((None, Whole.CONSTANT))
         else:
             columns.extend(_plan_children(sources, (field,), "", context))
     return tuple(columns)
@@ -337,7 +328,7 @@ def conform(
     for (index, node), field, kind in zip(columns, schema.fields, target.types, strict=True):
         if index is not None:
             array = apply(node, batch.column(index), field.type, field.name, context)
-        elif isinstance(node, Constant) and (value := constants[field.name]).is_valid:
+        elif node is Whole.CONSTANT and (value := constants[field.name]).is_valid:
             array = pa.repeat(value, rows)
         else:
             array = pa.nulls(rows, kind)

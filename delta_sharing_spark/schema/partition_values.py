@@ -16,11 +16,12 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})")
+_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _TIMESTAMP = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
     r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?"
-    r"\s*(Z|z|UTC|GMT|[+-]\d{1,2}(?::?\d{2}(?::?\d{2})?)?)?"
+    r"\s*(Z|z|UTC|GMT|[+-]\d{1,2}(?::?\d{2}(?::?\d{2})?)?)?",
+    re.ASCII,
 )
 
 
@@ -40,7 +41,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
     if text is None or text == "":
         return None
     if isinstance(data_type, Decimal):
-        return _decimal(text, data_type)
+        return _decimal(_number(text), data_type)
     if not isinstance(data_type, Primitive):
         raise ValueError(f"a {data_type} cannot be a partition column")
     name = data_type.name
@@ -52,9 +53,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
             raise ValueError(f"{text!r} is not an integer of {bits} bits")
         return number
     if name in ("float", "double"):
-        if "_" in text:  # Python's digit separators are not the protocol's
-            raise ValueError(f"{text!r} is not a number")
-        return float(text)
+        return float(_number(text))
     if name == "boolean":
         lowered = text.lower()
         if lowered not in ("true", "false"):
@@ -124,15 +123,20 @@ def date_days(text: str) -> int:
 
 
 def _near_year(year: int) -> tuple[int, int]:
-    """A year that ``datetime`` knows and has the same calendar, and the days from it to ``year``."""
+    """A year that ``datetime`` knows and has the same calendar and rules of time zones, and the days from it to ``year``."""
     if 1 <= year <= 9999:
         return year, 0
     cycles, rest = divmod(year, 400)  # the Gregorian calendar repeats after 400 years
-    return rest + 2000, (cycles - 5) * 146_097
+    alike = 24 if year > 0 else 1
+    return alike * 400 + rest, (cycles - alike) * 146_097
+
+
+def _number(text: str) -> str:
+    if "_" in text:  # Python's digit separators are not the protocol's
+        raise ValueError(f"{text!r} is not a number")
+    return text
 
 
 def _decimal(text: str, target: Decimal) -> decimal.Decimal:
-    with decimal.localcontext() as context:
-        context.prec = 76
-        context.traps[decimal.Inexact] = True
+    with decimal.localcontext(decimal.Context(76, traps=[decimal.Inexact, decimal.InvalidOperation])):
         return decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-target.scale))

@@ -8,10 +8,10 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Literal
 
 from delta_sharing_spark.errors import (
@@ -25,9 +25,9 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.instants import due_before
-from delta_sharing_spark.sharing.identity import Identity, TokenExchange, jwt_claims, token_end, token_of
+from delta_sharing_spark.sharing.identity import TokenExchange, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
-from delta_sharing_spark.sharing.transport import check_endpoint, read_text, send, with_retries
+from delta_sharing_spark.sharing.transport import RequestPurpose, check_endpoint, read_text, send, with_retries
 
 _log = logging.getLogger(__name__)
 
@@ -168,64 +168,50 @@ def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> 
 
 
 def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:
-    """A new token and its life in seconds."""
-    if profile.identity is not None:
-        return _token_of_identity(profile.identity, settings)
-    assert profile.token_endpoint is not None
-    check_endpoint(profile.token_endpoint, "tokenEndpoint")
-    refused = "check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one"
-    return _issued(settings, profile.token_endpoint, lambda: _form(profile), refused)
-
-
-def _token_of_identity(identity: Identity, settings: NetworkSettings) -> tuple[str, float]:
-    value, life = token_of(identity)
-    exchange = identity.exchange
-    if exchange is None:
-        return value, float("inf") if life is None else life
-    check_endpoint(exchange.endpoint, "tokenExchangeEndpoint")
-    form = _exchange_form(exchange, value)
-    refused = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
-    return _issued(settings, exchange.endpoint, lambda: (form, None), refused, is_exchange=True)
-
-
-def _issued(
-    settings: NetworkSettings,
-    endpoint: str,
-    make: Callable[[], tuple[dict[str, str], str | None]],
-    refused: str,
-    *,
-    is_exchange: bool = False,
-) -> tuple[str, float]:
-    """What a token endpoint issues for the form and the header that ``make`` makes anew for each try."""
-    what = "the token exchange" if is_exchange else "the OAuth token"
-    server = "exchange's endpoint" if is_exchange else "token endpoint"
+    """A new token and its life in seconds. What asks a token endpoint for it is made anew for each try."""
+    identity = profile.identity
+    if identity is None:
+        advice = (
+            "check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one"
+        )
+        purpose = RequestPurpose("the OAuth token", "token endpoint", refused=advice)
+        endpoint, named, make = profile.token_endpoint, "tokenEndpoint", partial(_form, profile)
+    else:
+        value, life = token_of(identity)
+        if identity.exchange is None:
+            return value, float("inf") if life is None else life
+        advice = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
+        purpose = RequestPurpose("the token exchange", "exchange's endpoint", refused=advice)
+        endpoint, named = identity.exchange.endpoint, "tokenExchangeEndpoint"
+        make = partial(_exchange_form, identity.exchange, value)
+    assert endpoint is not None
+    check_endpoint(endpoint, named)
 
     def ask() -> tuple[str, float]:
         form, header = make()
+        hidden = tuple(form[name] for name in ("assertion", "subject_token") if name in form)
+        # Not followed: the form may hold an assertion or a token, which goes to this endpoint only.
         response = send(
             settings,
             "POST",
             endpoint,
-            what=what,
+            replace(purpose, secrets=hidden),
             authorization=header,
-            data=form,
             headers={"Accept": "application/json"},
-            server=server,
-            refused=refused,
-            follow=False,  # the form may hold an assertion or a token: it goes to this endpoint only
-            secrets=[form[name] for name in ("assertion", "subject_token") if name in form],
+            follow=False,
+            data=form,
         )
-        return _parse_token(read_text(response, what, _LARGEST_TOKEN), is_exchange=is_exchange)
+        return _parse_token(read_text(response, purpose.what, _LARGEST_TOKEN), is_exchange=identity is not None)
 
     return with_retries(settings, ask)
 
 
-def _exchange_form(exchange: TokenExchange, subject: str) -> dict[str, str]:
+def _exchange_form(exchange: TokenExchange, subject: str) -> tuple[dict[str, str], str | None]:
     """The request of a token exchange (RFC 8693, section 2.1)."""
     kind = "access_token" if jwt_claims(subject) is None else "jwt"
     form = {"grant_type": _EXCHANGE_GRANT, "subject_token": subject, "subject_token_type": _TOKEN_TYPE + kind}
     named = {"audience": exchange.audience, "scope": exchange.scope, "client_id": exchange.client_id}
-    return form | {name: value for name, value in named.items() if value is not None}
+    return form | {name: value for name, value in named.items() if value is not None}, None
 
 
 def _form(profile: Profile) -> tuple[dict[str, str], str | None]:

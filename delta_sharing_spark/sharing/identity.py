@@ -6,7 +6,6 @@ Profiles are written by providers, so nothing here is ever read from one: the re
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.hosts import origin, split_url
 from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
+from delta_sharing_spark.sharing.wire_records import json_object
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -173,10 +173,9 @@ def jwt_claims(token: str) -> dict[str, Any] | None:
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, RecursionError, binascii.Error):
+        return json_object(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
         return None
-    return claims if isinstance(claims, dict) else None
 
 
 def _read_file(path: str) -> str:
@@ -204,11 +203,8 @@ def _read_file(path: str) -> str:
 
 def _exec_credential(text: str) -> tuple[str, float | None]:
     """The token in the JSON that a command prints, and its end."""
-    try:
-        tree: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        tree = None
-    value = tree.get("access_token") if isinstance(tree, dict) else None
+    tree = json_object(text) or {}
+    value = tree.get("access_token")
     if not isinstance(value, str):
         raise CredentialError(
             "the command of bearerTokenCommand prints JSON without 'access_token'; have it print a token, or "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import time
 import uuid
@@ -28,6 +27,7 @@ from delta_sharing_spark.sharing.wire_records import (
     Metadata,
     Protocol,
     TableSnapshotHead,
+    json_object,
 )
 
 
@@ -297,49 +297,33 @@ class PagesAhead:
 
     def __init__(self) -> None:
         self._begun: set[str] = set()
-        self._coming: tuple[str, Future[HeldPage]] | None = None
+        self._coming: tuple[str, Future[HeldPage | None]] | None = None
 
     def take(self, token: str) -> HeldPage | None:
         """Wait for the page of a token; None if it was not begun, or is too long to be held. Raises as ``receive`` did."""
         coming, self._coming = self._coming, None
-        if coming is None or coming[0] != token:
-            return None
-        try:
-            return coming[1].result()
-        except _TooLong:
-            return None
+        return None if coming is None or coming[0] != token else coming[1].result()
 
-    def begin(self, chunks: Iterable[bytes], receive: Callable[[str], HeldPage]) -> Iterator[bytes]:
+    def begin(self, chunks: Iterable[bytes], receive: Callable[[str], HeldPage | None]) -> Iterator[bytes]:
         """The chunks of a page, once ``receive`` was begun with the token in its last line."""
         arriving = iter(chunks)
-        try:
-            body = held(arriving)
-        except _TooLong as long:
-            return itertools.chain(long.chunks, arriving)
-        token = _next_token(body)
+        body, is_whole = held(arriving)
+        token = _next_token(body) if is_whole else None
         if token is not None and token not in self._begun:
             self._begun.add(token)
             self._coming = token, begin([partial(receive, token)], 1)[0]
-        return iter(body)
+        return itertools.chain(body, arriving)
 
 
-class _TooLong(Exception):
-    """A page of more bytes than are held, and the chunks that have arrived of it."""
-
-    def __init__(self, chunks: list[bytes]) -> None:
-        super().__init__()
-        self.chunks = chunks
-
-
-def held(chunks: Iterable[bytes]) -> list[bytes]:
-    """All chunks of a page; raises _TooLong where they are too many."""
+def held(chunks: Iterable[bytes]) -> tuple[list[bytes], bool]:
+    """The first chunks of a page, as many as are held, and whether they are all."""
     body, size = [], 0
     for chunk in chunks:
         body.append(chunk)
         size += len(chunk)
         if size > _HELD_BYTES:
-            raise _TooLong(body)
-    return body
+            return body, False
+    return body, True
 
 
 def _next_token(body: list[bytes]) -> str | None:
@@ -352,9 +336,7 @@ def _next_token(body: list[bytes]) -> str | None:
     last = end.rstrip().rpartition(b"\n")[2]
     if len(last) > _LONGEST_END or b"nextPageToken" not in last:
         return None
-    try:
-        tree = json.loads(last)
-        token = tree.get("endStreamAction", tree).get("nextPageToken")
-    except (ValueError, RecursionError, AttributeError):
-        return None
+    tree = json_object(last) or {}
+    end = tree.get("endStreamAction", tree)
+    token = end.get("nextPageToken") if isinstance(end, dict) else None
     return token if isinstance(token, str) and token else None

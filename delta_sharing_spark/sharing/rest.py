@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +52,7 @@ from delta_sharing_spark.sharing.response import (
 )
 from delta_sharing_spark.sharing.transport import (
     NOT_THERE,
+    RequestPurpose,
     body_chunks,
     check_endpoint,
     read_text,
@@ -66,6 +66,7 @@ from delta_sharing_spark.sharing.wire_records import (
     TableSnapshotHead,
     TemporaryCredentials,
     broken,
+    json_object,
     no_server,
     parse_credentials,
     parse_item,
@@ -195,7 +196,7 @@ class SharingRest:
         asked = {"version": version, "timestamp": timestamp}
         params = {name: str(value) for name, value in asked.items() if value is not None}
         try:
-            answer = self._page("GET", f"{table.path}/metadata", table, formats, lambda _: {"params": params})
+            answer = self._page("GET", f"{table.path}/metadata", table, formats, params)
         except NotFoundError as error:
             if params:
                 raise  # it may be the version that there is not
@@ -302,15 +303,11 @@ class SharingRest:
         body = query.body()
         ahead = PagesAhead()
 
-        def asked(token: str | None) -> dict[str, Any]:
-            later = {name: body[name] for name in body if name not in _FIRST_PAGE_ONLY} | {"pageToken": token}
-            return {"body": body if token is None else later}
-
         def page(token: str | None = None) -> Page:
             # An answer that may be the only one is parsed as it arrives.
             pages = ahead if reads_all and (token is not None or query.max_files) else None
             path = f"{table.path}/query"
-            return self._page("POST", path, table, formats, asked, token, query=query, sink=sink, ahead=pages)
+            return self._page("POST", path, table, formats, body, token, query=query, sink=sink, ahead=pages)
 
         first = page()
         if first.query_status is None:
@@ -319,9 +316,8 @@ class SharingRest:
 
         def poll(query_id: str, token: str | None = None) -> Page:
             """One poll of an asynchronous query (protocol, "Get Query Info")."""
-            body = sizes if token is None else {**sizes, "pageToken": token}
             path = f"{table.path}/queries/{segment(query_id)}"
-            return self._page("POST", path, table, formats, lambda _: {"body": body}, sink=sink)
+            return self._page("POST", path, table, formats, sizes, token, sink=sink)
 
         query_id, first = await_query(self.settings, table, first.query_status, poll)
         return QueryResponse(str(table), formats, first, partial(poll, query_id), query, fallback)
@@ -336,11 +332,9 @@ class SharingRest:
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
 
-        def asked(token: str | None) -> dict[str, Any]:
-            return {"params": query.params() | ({} if token is None else {"pageToken": token})}
-
         def page(token: str | None = None) -> Page:
-            return self._page("GET", f"{table.path}/changes", table, formats, asked, token, query=query, sink=sink)
+            path = f"{table.path}/changes"
+            return self._page("GET", path, table, formats, query.params(), token, query=query, sink=sink)
 
         return QueryResponse(str(table), formats, page(), page, query)
 
@@ -379,12 +373,8 @@ class SharingRest:
         """A request whose answer is a JSON object; ``what`` names it in errors."""
 
         def ask() -> dict[str, Any]:
-            text = read_text(self._send(method, path, what, params=params, body=body), what)
-            try:
-                tree = json.loads(text)
-            except (ValueError, RecursionError):
-                tree = None
-            if not isinstance(tree, dict):
+            tree = json_object(read_text(self._send(method, path, what, params=params, body=body), what))
+            if tree is None:
                 raise no_server(f"{what}: the answer is not a JSON object")
             return tree
 
@@ -396,7 +386,7 @@ class SharingRest:
         path: str,
         table: TableName,
         formats: Sequence[str],
-        asked: Callable[[str | None], Mapping[str, Any]],
+        asked: Mapping[str, Any],
         token: str | None = None,
         *,
         query: Query | ChangesQuery | None = None,
@@ -406,7 +396,7 @@ class SharingRest:
         """One complete NDJSON answer, its version, and its headers.
 
         Args:
-            asked: Of a page's token, None for the first, what is sent: ``body`` or ``params``.
+            asked: The body of a POST, or the URL's parameters, without paging.
             query: The query, for what stands in headers.
             ahead: Receives the page after this one while this one is parsed.
         """
@@ -422,7 +412,12 @@ class SharingRest:
             parts += [] if metadata_only else ["includeendstreamaction=true"]
             parts += ["asyncquery=true"] if is_async else []
             headers = {CAPABILITIES: ";".join(parts), **hashed}
-            return self._send(method, path, what, headers=headers, **asked(token))
+            later = {name: value for name, value in asked.items() if name not in _FIRST_PAGE_ONLY} | {
+                "pageToken": token
+            }
+            values = asked if token is None else later
+            by_method: dict[str, Any] = {"body": values} if method == "POST" else {"params": values}
+            return self._send(method, path, what, headers=headers, **by_method)
 
         def ask(features: Sequence[str]) -> Page:
             if (page := given.pop() if given else None) is not None:  # a second try asks anew
@@ -431,9 +426,10 @@ class SharingRest:
                 return parsed(features, response.headers, body_chunks(response, what))
 
         def parsed(features: Sequence[str], headers: Mapping[str, str], chunks: Iterable[bytes]) -> Page:
-            def receive(token: str) -> HeldPage:
+            def receive(token: str) -> HeldPage | None:
                 with sent(features, token) as response:
-                    return response.headers, held(body_chunks(response, what))
+                    body, is_whole = held(body_chunks(response, what))
+                    return (response.headers, body) if is_whole else None
 
             if ahead is not None:
                 chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))
@@ -468,7 +464,8 @@ class SharingRest:
 
         def ask(value: str) -> requests.Response:
             url = self.profile.endpoint + path
-            return send(self.settings, method, url, what=what, authorization=value, expired=self._expiry(), **arguments)
+            purpose = RequestPurpose(what, expired=self._expiry())
+            return send(self.settings, method, url, purpose, authorization=value, **arguments)
 
         try:
             return ask(token)

@@ -225,7 +225,7 @@ def _literal(value: Any) -> Literal:
         case float():
             return Literal(value, types.DOUBLE)
         case Decimal() if value.is_finite():
-            return number(f"{abs(value):f}BD", value < 0)
+            return number(f"{value.copy_abs():f}BD", value < 0)  # abs() rounds to 28 digits
         case str():
             return Literal(value, types.STRING)
         case datetime():

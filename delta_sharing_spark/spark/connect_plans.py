@@ -189,7 +189,7 @@ class _Reader:
             return
         with suppress(DeltaSharingError, ValueError, OverflowError):
             read = self._condition(text)
-            if "\\" not in str(read) and tree.depth(read) <= tree.MAX_DEPTH:
+            if "\\" not in str(read) and tree.depth(read) < tree.MAX_DEPTH:  # an AND comes around it
                 yield read
 
     def _condition(self, text: str) -> tree.Expression:

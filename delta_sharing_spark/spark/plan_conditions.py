@@ -104,8 +104,8 @@ def read_filters(
     for java in filters:
         try:
             part, exact = reader.implied(node_of(java))
-            if tree.depth(part) > tree.MAX_DEPTH:
-                raise PredicateError(f"it is more than {tree.MAX_DEPTH} deep")
+            if tree.depth(part) > tree.MAX_DEPTH - 2:  # an AND of filters comes around it, and an OR of scans
+                raise PredicateError(f"it is more than {tree.MAX_DEPTH - 2} deep")
         except DeltaSharingError as reason:
             left.append(f"{java.sql()}: {reason}")
             continue

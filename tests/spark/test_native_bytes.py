@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.native.plan import ScanColumns
 from delta_sharing_spark.native.plan_reader import Doubt, PlanReader
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 

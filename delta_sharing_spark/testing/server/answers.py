@@ -106,16 +106,6 @@ def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collec
     return needed
 
 
-def answer_header(response_format: str, capabilities: Capabilities, settings: ServerSettings) -> Mapping[str, str]:
-    """The header of the answer."""
-    if not settings.capabilities:
-        return {}
-    text = f"responseformat={response_format}"
-    if capabilities.end_stream_action:
-        text += ";includeEndStreamAction=true"
-    return {"delta-sharing-capabilities": text}
-
-
 def protocol_line(response_format: str, protocol: Protocol, version: int | None = None) -> dict[str, Any]:
     """The ``protocol`` line; ``version`` only of a historical one."""
     if response_format == "parquet":
@@ -163,46 +153,7 @@ def file_id(path: str, hashed: str) -> str:
 _PARQUET_KIND = {"add": "add", "remove": "remove", "cdc": "cdf"}
 
 
-@dataclass(frozen=True, slots=True)
-class LineWriter:
-    """Writes file lines of one answer.
-
-    Attributes:
-        response_format: ``parquet`` or ``delta``.
-        hashed: Which hash ids are made with.
-        url: Makes the data URL of a local file.
-        expires_ms: When URLs end; None leaves ``expirationTimestamp`` out.
-        snapshot: Lines are ``file`` lines of a snapshot.
-    """
-
-    response_format: str
-    hashed: str
-    url: Callable[[str], str]
-    expires_ms: int | None
-    snapshot: bool
-
-    def line(self, file: FileAction) -> dict[str, Any]:
-        url, body = self.url(file.location), file.body
-        told = {"version": file.version, "timestamp": file.timestamp, "expirationTimestamp": self.expires_ms}
-        tree: dict[str, Any] = {"id": file_id(file.path, self.hashed), "size": file.size}
-        tree |= {name: value for name, value in told.items() if value is not None}
-        if self.response_format == "parquet":
-            tree |= {"url": url, "partitionValues": body.get("partitionValues") or {}}
-            tree |= {"stats": body["stats"]} if "stats" in body else {}
-            return {"file" if self.snapshot else _PARQUET_KIND[file.kind]: tree}
-        action = {**body, "path": url}
-        if file.vector is not None and file.vector.storage != "i":
-            vector_url = self.url(local_path(file.vector.path))
-            action["deletionVector"] = {**body["deletionVector"], "storageType": "p", "pathOrInlineDv": vector_url}
-            tree["deletionVectorFileId"] = file_id(file.vector.path, self.hashed)
-        return {"file": {**tree, "deltaSingleAction": {file.kind: action}}}
-
-
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def encode_line(line: Mapping[str, Any]) -> bytes:
-    return _encode(line).encode("utf-8", "surrogateescape")
 
 
 #: Parameters that may differ, or must be absent, on the pages after the first.
@@ -259,6 +210,35 @@ class Answer:
     pin: Mapping[str, Any] = field(default_factory=dict)
 
 
+def file_line(
+    file: FileAction, answer: Answer, hashed: str, url: Callable[[str], str], expires_ms: int | None
+) -> dict[str, Any]:
+    """A file's line.
+
+    Args:
+        hashed: Which hash ids are made with.
+        url: Makes the data URL of a local file.
+        expires_ms: When URLs end; None leaves ``expirationTimestamp`` out.
+    """
+    location, body = url(file.location), file.body
+    tree: dict[str, Any] = {"id": file_id(file.path, hashed), "size": file.size}
+    if file.version is not None:
+        tree |= {"version": file.version, "timestamp": file.timestamp}
+    if expires_ms is not None:
+        tree["expirationTimestamp"] = expires_ms
+    if answer.response_format == "parquet":
+        tree["url"], tree["partitionValues"] = location, body.get("partitionValues") or {}
+        if "stats" in body:
+            tree["stats"] = body["stats"]
+        return {"file" if answer.snapshot else _PARQUET_KIND[file.kind]: tree}
+    action = {**body, "path": location}
+    if file.vector is not None and file.vector.storage != "i":
+        vector_url = url(local_path(file.vector.path))
+        action["deletionVector"] = {**body["deletionVector"], "storageType": "p", "pathOrInlineDv": vector_url}
+        tree["deletionVectorFileId"] = file_id(file.vector.path, hashed)
+    return {"file": {**tree, "deltaSingleAction": {file.kind: action}}}
+
+
 class Pages:
     """Cuts answers into pages and writes them."""
 
@@ -282,25 +262,20 @@ class Pages:
         size = self._page_size(request)
         end = len(answer.items) if size is None else min(len(answer.items), start + size)
         expires_ms = int((time.time() + self._settings.url_ttl) * 1000)
-        writer = LineWriter(
-            answer.response_format,
-            request.hashed or answer.response_format,
-            partial(self._signer.url, request.base, self._signer.terms(expires_ms)),
-            expires_ms if self._settings.expiration_timestamps else None,
-            answer.snapshot,
-        )
-        lines = list(answer.head) if token is None or self._settings.repeat_head else []
-        for item in answer.items[start:end]:
-            lines.append(writer.line(item) if isinstance(item, FileAction) else item)
-        last = self._last_line(request, answer, end, expires_ms)
-        encoded = [encode_line(line) for line in map(self._rewritten, lines) if line is not None]
-        if last is not None:
-            encoded.append(encode_line(last))
+        url = partial(self._signer.url, request.base, self._signer.terms(expires_ms))
+        hashed = request.hashed or answer.response_format
+        ends = expires_ms if self._settings.expiration_timestamps else None
+        items = [*(answer.head if token is None or self._settings.repeat_head else ()), *answer.items[start:end]]
+        lines = (file_line(i, answer, hashed, url, ends) if isinstance(i, FileAction) else i for i in items)
+        written = [line for line in map(self._rewritten, lines) if line is not None]
+        written += self._last_line(request, answer, end, expires_ms)
         headers = {"Delta-Table-Version": str(answer.version)}
-        headers |= answer_header(answer.response_format, request.capabilities, self._settings)
-        if request.hashed is not None and self._settings.file_id_hash:
+        if self._settings.capabilities:
+            ending = ";includeEndStreamAction=true" if request.capabilities.end_stream_action else ""
+            headers["delta-sharing-capabilities"] = f"responseformat={answer.response_format}{ending}"
+        if request.hashed is not None:
             headers["fileidhash"] = request.hashed
-        return lines_response(encoded, headers)
+        return lines_response([_encode(line).encode("utf-8", "surrogateescape") for line in written], headers)
 
     def _rewritten(self, line: dict[str, Any]) -> dict[str, Any] | None:
         if self._faults.drops(line):
@@ -313,7 +288,7 @@ class Pages:
             raise bad_request("maxFiles must be positive.")
         return min((int(size) for size in (self._settings.page_size, asked) if size is not None), default=None)
 
-    def _last_line(self, request: TableRequest, answer: Answer, end: int, expires_ms: int) -> dict[str, Any] | None:
+    def _last_line(self, request: TableRequest, answer: Answer, end: int, expires_ms: int) -> list[dict[str, Any]]:
         body: dict[str, Any] = {}
         if end < len(answer.items):
             pin = {**answer.pin, "checksum": request.checksum, "next": end}
@@ -321,7 +296,7 @@ class Pages:
         if answer.refresh_token is not None:
             body["refreshToken"] = answer.refresh_token
         if not body and not request.capabilities.end_stream_action:
-            return None
+            return []
         if self._settings.min_url_expiration and answer.items:
             body["minUrlExpirationTimestamp"] = expires_ms
-        return body if self._settings.bare_end_stream and body else {"endStreamAction": body}
+        return [body if self._settings.bare_end_stream and body else {"endStreamAction": body}]

@@ -56,11 +56,16 @@ class Fault:
     seen: int = 0
     hits: int = 0
 
-    def matches(self, kind: str, *paths: str) -> bool:
-        groups = {"any", kind, _DATA if kind == _DATA else "rest"}
-        if self.on not in groups:
+    def hit(self, kind: str, *paths: str) -> bool:
+        """Whether a request is hit, which is counted."""
+        if self.on not in ("any", kind, _DATA if kind == _DATA else "rest"):
             return False
-        return self.path is None or any(re.search(self.path, path) for path in paths)
+        if self.path is not None and not any(re.search(self.path, path) for path in paths):
+            return False
+        self.seen += 1
+        is_hit = self.seen > self.skip and (self.times is None or self.hits < self.times)
+        self.hits += is_hit
+        return is_hit
 
 
 class Faults:
@@ -112,7 +117,7 @@ class Faults:
         if not self._rules:
             return []
         with self._lock:
-            return [fault for fault in self._rules if fault.matches(kind, *paths) and _count(fault)]
+            return [fault for fault in self._rules if fault.hit(kind, *paths)]
 
     def drops(self, line: Mapping[str, Any]) -> bool:
         """Whether a line of an answer is about a dropped file."""
@@ -122,14 +127,6 @@ class Faults:
 
     def shaped(self, kind: str) -> bool:
         return (kind == _DATA or self.shape_rest) and (self.latency > 0 or self.bandwidth is not None)
-
-
-def _count(fault: Fault) -> bool:
-    fault.seen += 1
-    if fault.seen <= fault.skip or (fault.times is not None and fault.hits >= fault.times):
-        return False
-    fault.hits += 1
-    return True
 
 
 class Pace:

@@ -53,8 +53,6 @@ class SocketServer(ThreadingHTTPServer):
         self.requests: deque[Request] = deque(maxlen=_RECORDED)
         self.failures: deque[str] = deque(maxlen=1000)
         self._connections: set[socket.socket] = set()
-        #: Connections to be closed by RST.
-        self.resetting: set[socket.socket] = set()
         super().__init__(address, RequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -63,11 +61,7 @@ class SocketServer(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         self._connections.discard(request)
-        if request in self.resetting:
-            self.resetting.discard(request)
-            self.close_request(request)  # without the FIN of a shutdown
-        else:
-            super().shutdown_request(request)
+        super().shutdown_request(request)
 
     def close_connections(self) -> None:
         """End every open connection, so that the threads behind them end."""
@@ -199,7 +193,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _reset(self) -> None:
         """End the connection with RST instead of FIN."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.server.resetting.add(self.connection)
+        socket.close(self.connection.detach())
         self.close_connection = True
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
@@ -21,7 +23,7 @@ _Outcome = tuple[bool, bool]
 _UNKNOWN: _Outcome = (True, True)
 
 _COMPARISONS = {"equal": "=", "lessThan": "<", "lessThanOrEqual": "<=", "greaterThan": ">", "greaterThanOrEqual": ">="}
-_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
+_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _MAX_DEPTH = 100
 
 _NAME = r"`?([A-Za-z_][\w]*)`?"
@@ -54,11 +56,15 @@ class HintFilter:
         schema = metadata.schema("the table")
         self._columns = {f.name.lower(): f.physical_name if mapping != "none" else f.name for f in schema.fields}
         self._types = {f.name.lower(): str(f.type) for f in schema.fields}
-        self._sql = [str(hint) for hint in parameters.get("predicateHints") or ()]
-        self._tree = _tree(parameters.get("jsonPredicateHints"))
+        tree = _tree(parameters.get("jsonPredicateHints"))
+        #: The hints, and whether they are evaluated as the reference server does.
+        self._hints = [] if tree is None else [(tree, self._mode == "naive")]
+        for hint in parameters.get("predicateHints") or ():
+            with suppress(_Unusable):
+                self._hints.append((self._sql_tree(str(hint)), False))
 
     def kept(self, files: Sequence[FileAction]) -> list[FileAction]:
-        if self._mode == "ignore" or (not self._sql and self._tree is None):
+        if self._mode == "ignore" or not self._hints:
             return list(files)
         kept, dropped = [], 0
         for file in files:
@@ -72,39 +78,29 @@ class HintFilter:
 
     def _may_match(self, file: FileAction) -> bool:
         view = _FileView(file, self._partitions, self._columns, ieee=self._ieee)
-        try:
-            if self._tree is not None and not self._json(self._tree, view)[0]:
-                return False
-        except _Unusable:
-            pass
-        for hint in self._sql:
-            try:
-                if not self._sql_outcome(hint, view)[0]:
+        for hint, is_naive in self._hints:
+            with suppress(_Unusable):
+                if not self._outcome(hint, view, is_naive)[0]:
                     return False
-            except _Unusable:
-                continue
         return True
 
-    def _json(self, node: Mapping[str, Any], view: _FileView) -> _Outcome:
+    def _outcome(self, node: Mapping[str, Any], view: _FileView, is_naive: bool) -> _Outcome:
         op = node.get("op")
         children: Any = node.get("children") or ()
-        if op == "and":
-            bounds = [self._json(child, view) for child in children]
-            return all(t for t, _ in bounds), any(f for _, f in bounds)
-        if op == "or":
-            bounds = [self._json(child, view) for child in children]
-            return any(t for t, _ in bounds), all(f for _, f in bounds)
-        if op == "not":
-            true, false = self._json(children[0], view)
-            if self._mode == "naive":
-                return not true, not false
-            return false, true
         if op == "isNull":
-            return view.null_outcome(str(children[0].get("name")), naive=self._mode == "naive")
+            return view.null_outcome(str(children[0].get("name")), naive=is_naive)
         if op in _COMPARISONS:
             return self._compare(children, _COMPARISONS[op], view)
         if op == "column":
             return _UNKNOWN
+        bounds = [self._outcome(child, view, is_naive) for child in children]
+        if op == "and":
+            return all(t for t, _ in bounds), any(f for _, f in bounds)
+        if op == "or":
+            return any(t for t, _ in bounds), all(f for _, f in bounds)
+        if op == "not":
+            true, false = bounds[0]
+            return (not true, not false) if is_naive else (false, true)
         raise _Unusable
 
     def _compare(self, children: Sequence[Mapping[str, Any]], sign: str, view: _FileView) -> _Outcome:
@@ -116,31 +112,31 @@ class HintFilter:
         kind = str(left.get("valueType")).lower()
         return view.outcome(str(left.get("name")), sign, kind, _parse(str(right.get("value")), kind))
 
-    def _sql_outcome(self, hint: str, view: _FileView) -> _Outcome:
-        """Only partition columns are understood, as by the reference server."""
+    def _sql_tree(self, hint: str) -> dict[str, Any]:
+        """The tree of a comparison or a test for NULL; raises _Unusable for any other hint."""
         if match := _SQL_NULL.fullmatch(hint):
-            self._need_partition(match[1])
-            true, false = view.null_outcome(match[1], naive=False)
-            return (false, true) if match[2] else (true, false)
-        if match := _SQL_COMPARISON.fullmatch(hint):
-            name, sign, literal = match.groups()
-        elif match := _SQL_FLIPPED.fullmatch(hint):
-            literal, sign, name = match.groups()
-            sign = _FLIPPED.get(sign, sign)
+            tree, is_negated = {"op": "isNull", "children": [self._partition(match[1])]}, bool(match[2])
         else:
-            raise _Unusable
-        self._need_partition(name)
-        kind = self._types[name.lower()]
-        kind = {"integer": "int", "short": "int", "byte": "int", "boolean": "bool"}.get(kind, kind)
-        text = literal[literal.index("'") + 1 : -1].replace("''", "'") if "'" in literal else literal
-        if sign in ("<>", "!="):
-            true, false = view.outcome(name, "=", kind, _parse(text, kind))
-            return false, true
-        return view.outcome(name, sign, kind, _parse(text, kind))
+            if match := _SQL_COMPARISON.fullmatch(hint):
+                name, sign, literal = match.groups()
+            elif match := _SQL_FLIPPED.fullmatch(hint):
+                literal, sign, name = match.groups()
+                sign = _FLIPPED.get(sign, sign)
+            else:
+                raise _Unusable
+            text = literal[literal.index("'") + 1 : -1].replace("''", "'") if "'" in literal else literal
+            is_negated = sign in ("<>", "!=")
+            op = "equal" if is_negated else next(op for op, known in _COMPARISONS.items() if known == sign)
+            tree = {"op": op, "children": [self._partition(name), {"op": "literal", "value": text}]}
+        return {"op": "not", "children": [tree]} if is_negated else tree
 
-    def _need_partition(self, name: str) -> None:
+    def _partition(self, name: str) -> dict[str, Any]:
+        """A partition column: the only ones that are understood in SQL, as by the reference server."""
         if name.lower() not in self._partitions:
             raise _Unusable
+        kind = self._types[name.lower()]
+        kind = {"integer": "int", "short": "int", "byte": "int", "boolean": "bool"}.get(kind, kind)
+        return {"op": "column", "name": name, "valueType": kind}
 
 
 class _FileView:
@@ -154,20 +150,15 @@ class _FileView:
 
     def outcome(self, name: str, sign: str, kind: str, value: Any) -> _Outcome:
         """Of ``name sign value``."""
-        if name.lower() in self._partitions:
-            text = self._partition(name)
-            if not text:
-                return False, True
-            bounds = _parse(text, kind)
-            true = {
-                "=": bounds == value, "<": bounds < value, "<=": bounds <= value, ">": bounds > value, ">=": bounds >= value
-            }[sign]  # fmt: skip
-            return true, not true
-        low, high = self._bounds(name, kind)
+        is_exact = name.lower() in self._partitions
+        text = self._partition(name) if is_exact else None
+        if is_exact and not text:
+            return False, True
+        low, high = (_parse(text, kind),) * 2 if text else self._bounds(name, kind)
         if low is None or high is None:
             return _UNKNOWN
         true = {"=": low <= value <= high, "<": low < value, "<=": low <= value, ">": high > value, ">=": high >= value}
-        return true[sign], True
+        return true[sign], not (is_exact and true[sign])
 
     def null_outcome(self, name: str, *, naive: bool) -> _Outcome:
         """Of ``name IS NULL``."""
@@ -221,28 +212,30 @@ def _depth(node: Mapping[str, Any]) -> int:
     return 1 + max((_depth(child) for child in node.get("children") or ()), default=0)
 
 
+def _number(text: str) -> float:
+    number = float(text)
+    if number != number:
+        raise ValueError("NaN is above every number, which comparisons in Python do not say")
+    return number
+
+
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "long": int,
+    "float": _number,
+    "double": _number,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "date": datetime.date.fromisoformat,
+    "timestamp": partial(timestamp_micros, time_zone="UTC"),
+    "string": lambda text: text.encode("utf-8", "surrogateescape"),
+}
+
+
 def _parse(text: str, kind: str) -> Any:
     try:
-        if kind in ("int", "long"):
-            return int(text)
-        if kind in ("float", "double"):
-            number = float(text)
-            if number != number:
-                raise _Unusable  # NaN is above every number, which comparisons in Python do not say
-            return number
-        if kind == "bool":
-            if text.lower() not in ("true", "false"):
-                raise _Unusable
-            return text.lower() == "true"
-        if kind == "date":
-            return datetime.date.fromisoformat(text)
-        if kind == "timestamp":
-            return timestamp_micros(text, "UTC")
-    except ValueError:
+        return _PARSERS[kind](text)
+    except (KeyError, ValueError):
         raise _Unusable from None
-    if kind == "string":
-        return text.encode("utf-8", "surrogateescape")
-    raise _Unusable
 
 
 def limited(files: Sequence[FileAction], limit: int) -> list[FileAction]:

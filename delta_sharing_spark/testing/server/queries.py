@@ -86,14 +86,14 @@ class TableQueries:
         elif parameters.get("refreshToken"):
             version = self._refreshed(request)
         snapshot = self._logs.snapshot(request.table, version)
-        if self._settings.engine == "reference" and takes_old_engine(parameters):
+        if self._settings.engine == "reference" and any(parameters.get(name) for name in _OLD_ENGINE):
             check_old_engine(snapshot.protocol)
         chosen = choose_format(request, self._settings, snapshot.protocol, snapshot.metadata, snapshot.files)
         files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
         if travelled:
-            files = [_stamped(f, snapshot) for f in files]
+            files = [replace(f, version=snapshot.version, timestamp=snapshot.timestamp) for f in files]
         refresh = None
         if parameters.get("includeRefreshToken") and token is None:
             body = {"table": str(request.table), "version": snapshot.version, "id": snapshot.metadata.id}
@@ -277,10 +277,6 @@ def _files(commit: LoggedCommit, table: SharedTable, *, is_feed: bool) -> list[F
     ]
 
 
-def _stamped(file: FileAction, snapshot: LoggedSnapshot) -> FileAction:
-    return replace(file, version=snapshot.version, timestamp=snapshot.timestamp)
-
-
 def _need_history(table: SharedTable) -> None:
     if not table.history:
         raise bad_request(
@@ -314,13 +310,9 @@ def millis(text: str) -> int:
     return micros // 1000
 
 
-_OLD_ENGINE = ("maxFiles", "predicateHints", "startingVersion", "pageToken")
+#: What sends the query of a snapshot to Delta Standalone.
+_OLD_ENGINE = ("maxFiles", "predicateHints", "pageToken")
 _STANDALONE_READER = 1
-
-
-def takes_old_engine(parameters: Mapping[str, Any]) -> bool:
-    """Whether a query's body sends it to Delta Standalone."""
-    return any(parameters.get(name) for name in _OLD_ENGINE) or parameters.get("startingVersion") == 0
 
 
 def check_old_engine(protocol: Protocol) -> None:

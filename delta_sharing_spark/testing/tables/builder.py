@@ -36,7 +36,6 @@ class _State:
     """The table at one version."""
 
     schema: Struct
-    partition_by: tuple[str, ...]
     files: tuple[LiveFile, ...]
 
 
@@ -160,7 +159,7 @@ class DeltaTableBuilder:
         os.utime(hidden, ns=(stamp * 1_000_000, stamp * 1_000_000))
         hidden.replace(target)
         self.commits[self.version] = [dict(line) for line in lines]
-        self._states[self.version] = _State(self.schema, self.partition_by, self._files)
+        self._states[self.version] = _State(self.schema, self._files)
         return self
 
     def _stamp(self) -> int:
@@ -195,7 +194,7 @@ class DeltaTableBuilder:
         rows = table_of(data, self.schema)
         removes = [f.remove(stamp) for f in self._files]
         for file in self._files:
-            self._note("delete", self._logical(file), stamp)
+            self._note("delete", to_logical(file.live(), self.schema), stamp)
         self._files = tuple(self._writer().write(rows, 1, stamp))
         self._note("insert", rows, stamp)
         return self.commit([*removes, *({"add": dict(f.add)} for f in self._files)], stamp=stamp)
@@ -268,9 +267,6 @@ class DeltaTableBuilder:
             self._note(kind, rows, stamp)
         self._files = done.files
         return self.commit(done.actions, "DELETE" if how.values is None else "UPDATE", stamp=stamp)
-
-    def _logical(self, file: LiveFile) -> pa.Table:
-        return to_logical(file.live(), self.schema)
 
     def _note(self, kind: str, rows: pa.Table, stamp: int) -> None:
         if self.style.keep_rows and rows.num_rows:

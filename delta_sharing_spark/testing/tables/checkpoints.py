@@ -92,11 +92,9 @@ def write_checkpoint(
     sidecars: int = 2,
     stats_json: bool = True,
     stats_parsed: bool = False,
-    tombstones: bool = True,
-    last_checkpoint: bool = True,
     row_group_size: int | None = None,
 ) -> list[Path]:
-    """A checkpoint of ``version``.
+    """A checkpoint of ``version``, and ``_last_checkpoint``.
 
     Args:
         commits: Every version's actions up to it.
@@ -105,16 +103,12 @@ def write_checkpoint(
         parts: Of a multi-part checkpoint.
         sidecars: Of a V2 checkpoint; 0 keeps file actions in it.
         stats_json, stats_parsed: Which form of statistics it has.
-        tombstones: Whether ``remove`` actions are in it.
-        last_checkpoint: Whether ``_last_checkpoint`` is written.
         row_group_size: Rows of a row group.
 
     Returns:
         The files of the checkpoint, sidecars included.
     """
     actions = reconcile(commits[v] for v in range(version + 1))
-    if not tombstones:
-        actions = [a for a in actions if "remove" not in a]
     shape = _Shape(schema, stats_json, stats_parsed, row_group_size)
     log = root / LOG_DIR
     if kind == "classic":
@@ -126,11 +120,8 @@ def write_checkpoint(
         paths = _write_v2(root, version, actions, kind, sidecars, shape)
     else:
         raise ValueError(f"unknown kind of checkpoint {kind!r}")
-    if last_checkpoint:
-        hint: dict[str, Any] = {"version": version, "size": len(actions)}
-        if kind == "multipart":
-            hint["parts"] = parts
-        (root / LAST_CHECKPOINT).write_text(json.dumps(hint), encoding="utf-8")
+    hint = {"version": version, "size": len(actions), **({"parts": parts} if kind == "multipart" else {})}
+    (root / LAST_CHECKPOINT).write_text(json.dumps(hint), encoding="utf-8")
     return paths
 
 

@@ -6,7 +6,7 @@ import datetime
 import decimal
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -212,19 +212,13 @@ def serialize(value: Any, data_type: DataType) -> str | None:
     if name == "boolean":
         return "true" if value else "false"
     if name in ("timestamp", "timestamp_ntz"):
-        return _timestamp(value)
+        in_utc = value.astimezone(datetime.timezone.utc) if value.tzinfo else value
+        return str(in_utc.replace(tzinfo=None).isoformat(" "))
     if name == "date":
-        return f"{value:%Y-%m-%d}" if value.year >= 1000 else f"{value.year:04d}-{value.month:02d}-{value.day:02d}"
+        return str(value.isoformat())
     if name == "binary":
         return bytes(value).decode("utf-8")
     return str(value)
-
-
-def _timestamp(value: datetime.datetime) -> str:
-    naive = value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
-    day = f"{naive.year:04d}-{naive.month:02d}-{naive.day:02d}"
-    fraction = f".{naive.microsecond:06d}" if naive.microsecond else ""
-    return f"{day} {naive:%H:%M:%S}{fraction}"
 
 
 def directory(values: dict[str, str | None]) -> str:
@@ -255,33 +249,32 @@ def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS) -> str:
         table: The file's rows, deleted ones included.
         indexed: So many leaf columns, counted in order, get statistics; -1 is all.
     """
-    budget = [indexed if indexed >= 0 else 1 << 30]
-    low, high, nulls = _struct_stats([(f, table.column(i)) for i, f in enumerate(table.schema)], budget)
-    return dump({"numRecords": table.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
+    trees: tuple[_Tree, _Tree, _Tree] = ({}, {}, {})
+    columns = zip(table.schema, table.columns, strict=True)
+    _add_statistics(columns, trees, iter(range(indexed if indexed >= 0 else 1 << 30)))
+    named = zip(("minValues", "maxValues", "nullCount"), trees, strict=True)
+    return dump({"numRecords": table.num_rows, **dict(named)})
 
 
-def _struct_stats(
-    columns: list[tuple[pa.Field, pa.ChunkedArray]], budget: list[int]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
+_Tree = dict[str, Any]
+
+
+def _add_statistics(
+    columns: Iterable[tuple[pa.Field, pa.ChunkedArray]], trees: tuple[_Tree, _Tree, _Tree], budget: Iterator[int]
+) -> None:
+    """Add the minimum, the maximum and the nulls of each column to the trees, of so many leaves as the budget has."""
+    low, high, nulls = trees
     for named, column in columns:
         if pa.types.is_struct(named.type) and named.type.num_fields:
-            flat = column.flatten()
-            child = _struct_stats(list(zip(named.type, flat, strict=True)), budget)
-            for tree, part in zip((low, high, nulls), child, strict=True):
-                if part:
-                    tree[named.name] = part
-            continue
-        if budget[0] <= 0:
-            continue
-        budget[0] -= 1
-        nulls[named.name] = column.null_count
-        bounds = _bounds(column)
-        if bounds is not None:
-            low[named.name], high[named.name] = bounds
-    return low, high, nulls
+            inner: tuple[_Tree, _Tree, _Tree] = ({}, {}, {})
+            _add_statistics(zip(named.type, column.flatten(), strict=True), inner, budget)
+            for tree, part in zip(trees, inner, strict=True):
+                tree |= {named.name: part} if part else {}
+        elif next(budget, None) is not None:
+            nulls[named.name] = column.null_count
+            bounds = _bounds(column)
+            if bounds is not None:
+                low[named.name], high[named.name] = bounds
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
@@ -301,8 +294,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
         cut = greatest if len(greatest) <= _STRING_PREFIX else greatest[:_STRING_PREFIX] + _TIE_BREAKER
         return least[:_STRING_PREFIX], cut
     if types.is_timestamp(kind):
-        raw = pc.min_max(column.cast(pa.int64()))
-        return _millis(raw["min"].as_py(), kind.tz), _millis(raw["max"].as_py(), kind.tz)
+        return _millis(extremes["min"].value, kind.tz), _millis(extremes["max"].value, kind.tz)
     if types.is_decimal(kind):
         return NumberText(format(least, "f")), NumberText(format(greatest, "f"))
     if types.is_date(kind):
@@ -321,18 +313,13 @@ def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _float(value: float) -> Any:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
+    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value), value)
 
 
 def _millis(micros: int, zone: str | None) -> str:
     """Timestamps are cut down to milliseconds, minimum and maximum alike."""
-    seconds, rest = divmod(micros // 1000, 1000)
-    clock = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
-    return f"{clock.isoformat()}.{rest:03d}" + ("Z" if zone else "")
+    clock = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=micros // 1000)
+    return clock.isoformat(timespec="milliseconds") + ("Z" if zone else "")
 
 
 _TYPES = ((CHANGE_TYPE, pa.string()), (COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")))

@@ -17,7 +17,8 @@ from delta_sharing_spark.testing.tables.columns import table_of, to_logical
 from delta_sharing_spark.testing.tables.data_files import FileWriter, LiveFile, mask_of
 from delta_sharing_spark.testing.tables.vectors import FILE_VERSION, encode, frame, z85_encode
 
-_Hit = tuple[LiveFile, npt.NDArray[np.bool_]]
+#: A file, which of its rows are chosen, and its logical rows.
+_Hit = tuple[LiveFile, npt.NDArray[np.bool_], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,15 @@ def rewrite(
     kept: list[LiveFile] = []
     hit: list[_Hit] = []
     for file in files:
-        mask = mask_of(how.where, to_logical(file.live(), schema))
+        rows = to_logical(file.live(), schema)
+        mask = mask_of(how.where, rows)
         if mask.any():
-            hit.append((file, mask))
+            hit.append((file, mask, rows))
         else:
             kept.append(file)
-    out = RewriteResult(actions=[file.remove(stamp) for file, _ in hit])
-    chosen = [to_logical(file.live(), schema).filter(pa.array(mask)) for file, mask in hit]
-    rests = [to_logical(file.live(), schema).filter(pa.array(~mask)) for file, mask in hit]
+    out = RewriteResult(actions=[file.remove(stamp) for file, _, _ in hit])
+    chosen = [rows.filter(pa.array(mask)) for _, mask, rows in hit]
+    rests = [rows.filter(pa.array(~mask)) for _, mask, rows in hit]
     new = [] if how.values is None else [table_of(how.values(rows), schema) for rows in chosen]
     if how.storage is None:
         added: list[LiveFile] = []
@@ -82,8 +84,7 @@ def rewrite(
         out.actions += writer.write_changes(every, pa.array(names, pa.string()))
     elif how.storage is None:
         # Without change files a feed sees whole files leave and come.
-        gone = [to_logical(file.live(), schema) for file, _ in hit]
-        out.changes = [("delete", rows) for rows in gone] + [("insert", rows) for rows in [*rests, *new]]
+        out.changes = [("delete", rows) for _, _, rows in hit] + [("insert", rows) for rows in [*rests, *new]]
     else:
         out.changes = [("delete", rows) for rows in chosen] + [("insert", rows) for rows in new]
     out.files = (*kept, *added)
@@ -95,7 +96,7 @@ def _mark(hit: Sequence[_Hit], how: Rewrite, root: Path, stamp: int) -> list[Liv
     """The files with rows left, each with its new vector."""
     assert how.storage is not None
     chosen = []
-    for file, mask in hit:
+    for file, mask, _ in hit:
         assert file.rows is not None
         deleted = np.zeros(file.rows.num_rows, dtype=np.bool_) if file.deleted is None else file.deleted.copy()
         deleted[np.flatnonzero(~deleted)[mask]] = True

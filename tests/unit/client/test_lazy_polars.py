@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import reduce
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.frames.lazy_polars import where_of
+from delta_sharing_spark.schema.types import Field, Struct, parse_type
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
@@ -128,6 +132,37 @@ def test_every_type_goes_over_and_conditions_on_it(types: SharedTable) -> None:
                 assert lazy.filter(predicate).collect().equals(whole.filter(predicate)), (name, value)
     assert lazy.filter(pl.col("a_struct").struct.field("name") == "Ginza").collect().height == 1
     assert lazy.filter(pl.col("a_long") > 2**62).select("an_array").collect().height == 1
+
+
+def long(value: int | None) -> pl.Expr:
+    return pl.lit(value, pl.Int64)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "where"),
+    [
+        (pl.col("m") == Decimal("2345678901234567890123456789012345678.9"), "`m` = 2345678901234567890123456789012345678.9BD"),
+        (pl.col("m").is_in([Decimal("-2345678901234567890123456789012345678.9")]), "`m` = -2345678901234567890123456789012345678.9BD"),
+        (pl.col("n") == long(2**63 - 1), "`n` = 9223372036854775807L"),
+        (pl.col("n") == long(None), None),
+        (pl.col("n") == pl.lit(1, pl.Int32), None),
+        (pl.col("x") == pl.lit(float("nan"), pl.Float64), None),
+        (pl.col("n") == long(1) + 1, None),
+        (pl.col("n").is_in([]), None),
+        (pl.col("n").is_in([1, None, 2]), "`n` IN (1L, 2L)"),
+        (pl.col("t") < dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), "`t` < TIMESTAMP '9999-12-31 23:59:59.999999Z'"),
+        (pl.col("t") < pl.lit(pl.Series([10**18]).cast(pl.Datetime("us", "UTC"))), None),
+        ((pl.col("n") == long(1)) & (pl.col("c") == "a"), "`n` = 1L"),
+        (reduce(lambda e, i: e | (pl.col("n") == long(i)) if i % 2 else e & (pl.col("n") == long(i)), range(70), pl.col("n") == long(7))
+         & (pl.col("n") == long(8)), "`n` = 8L"),
+        (pl.col("n").map_batches(lambda values: values > 1, pl.Boolean), None),
+    ],
+)  # fmt: skip
+def test_literals_are_exact_or_left_to_polars(predicate: Any, where: str | None) -> None:
+    kinds = {"m": "decimal(38,1)", "n": "long", "x": "double", "t": "timestamp"}
+    char = Field("c", parse_type("string", "t", "c"), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(5)"})
+    schema = Struct((*(Field(name, parse_type(kind, "t", name)) for name, kind in kinds.items()), char))
+    assert where_of(predicate, schema) == where
 
 
 _frames: dict[str, object] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ pytest.importorskip("pyspark")
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import conjunction, conjuncts
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
+from delta_sharing_spark.spark.batch import to_expression
 from delta_sharing_spark.spark.plan_conditions import read_filters, where_of
 
 P = Primitive
@@ -182,3 +185,27 @@ def test_rows_of_any_scan_are_needed() -> None:
     assert where_of([one]) == where_of([one, one]) == "`id` = 1L AND `small` = 2"
     assert where_of([one, other]) == "(`id` = 1L AND `small` = 2) OR `flag` = TRUE"
     assert where_of([one, conjunction([])]) is None
+
+
+def test_decimals_that_spark_offers_the_python_source_keep_all_their_digits() -> None:
+    @dataclass
+    class EqualTo:
+        """As ``pyspark.sql.datasource`` has it since 4.1."""
+
+        attribute: tuple[str, ...]
+        value: decimal.Decimal
+
+    schema = Struct((Field("d", Decimal(38, 2)),))
+    for text in ("-123456789012345678901234567890123456.78", "99999999999999999999999999999.90", "0.10"):
+        assert str(to_expression([EqualTo(("d",), decimal.Decimal(text))], schema, "UTC")) == f"`d` = {text}BD"
+
+
+def test_deep_conditions_are_left_to_spark_or_read_as_a_where() -> None:
+    deep, texts = E("EqualTo", ID, FIVE), []
+    for level in range(70):
+        deep = E("Or" if level % 2 else "And", deep, E("LessThan", ID, literal(str(level), "long")))
+        two = [read_filters([deep, E("IsNull", other)], SCHEMA, "UTC").condition for other in (NAME, DAY)]
+        texts.append(where_of(two) or "")
+        assert parse_where(texts[-1], SCHEMA)
+    assert len(texts[40]) > 40 * len("`id` < 1L")
+    assert "`id`" not in texts[-1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
@@ -122,6 +124,14 @@ def test_a_large_checkpoint_is_opened_once_and_only_its_files_are_read_again(mon
         list(snapshot.tasks())
     assert len(list(snapshot.tasks())) == 2001, "what failed is opened anew"
     assert load_head(kept, version=0).version == 0
+    assert load_head(kept).version == 3
+    gc.disable()
+    try:
+        gone = weakref.ref(kept)
+        del kept, snapshot
+        assert gone() is None, "nothing that it keeps refers to it"
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", ["multipart", "v2json"])

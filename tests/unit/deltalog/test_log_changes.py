@@ -187,6 +187,8 @@ def test_in_commit_timestamps(listing):
     assert history.version_at_or_before(store, 1001) == 1
     late = timed(5, 6, 7, 8, listing=listing, ict={**CDF,
         "delta__inCommitTimestampEnablementVersion": "2", "delta__inCommitTimestampEnablementTimestamp": "1002"})  # fmt: skip
+    untold = timed(5, 6, 7, 8, listing=listing, ict={"delta__inCommitTimestampEnablementVersion": "2"})
+    assert [history.version_at_or_before(untold, t) for t in (5, 6, 500, 1002, 1003)] == [0, 1, 1, 2, 3]
     assert [load_snapshot(late, version=v).timestamp_ms for v in range(4)] == [5, 6, 1002, 1003]
     assert [history.version_at_or_before(late, t) for t in (5, 6, 500, 1002, 1003)] == [0, 1, 1, 2, 3]
     assert [c.timestamp_ms for c in load_changes(late, 0)] == [5, 6, 1002, 1003]

@@ -20,9 +20,8 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.file_footer import FooterReader
+from delta_sharing_spark.native.file_layout import lay_out, lay_out_together
 from delta_sharing_spark.native.files import _MemberFile
-from delta_sharing_spark.native.joined_layout import lay_out_together
-from delta_sharing_spark.native.layout import lay_out
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
@@ -175,6 +174,28 @@ def test_small_files_are_fetched_ahead_however_many_were_read(tmp_path: Path, mo
         assert held._memory == held._memory_spent == 0
 
 
+def test_files_of_other_partitions_are_fetched_ahead_unless_some_are_left_out(tmp_path: Path) -> None:
+    """Spark opens the largest first; by what it joins a table with, it may leave out partitions once it has listed them."""
+    schema = pa.schema({"part": pa.int64(), "data": pa.binary()})
+    built = DeltaTableBuilder(tmp_path / "t", schema, partition_by=["part"])
+    sizes = [(n * 7 % 20 + 1) << 10 for n in range(20)]
+    built.append([{"part": n, "data": random.Random(n).randbytes(size)} for n, size in enumerate(sizes)])
+    for step in (1, 3):
+        with SharingServer({"s.d.t": built.path}) as server:
+            scan = SharingClient(server.profile()).table("s.d.t").scan()
+            with served(scan) as (running, plan, address):
+                shown = next(iter(running._plans.values()))[0].files
+                files = sorted(plan.files, key=lambda file: -file.size)
+                numbers = [plan.files.index(file) for file in files]
+                for place in range(0, 20, step):
+                    name = files[place].name(numbers[place])
+                    assert pq.read_table(RemoteFile(f"{address}/{name}"), columns=["data"]).num_rows == 1
+                    if step == 1 and place:
+                        assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), place
+                if step > 1:
+                    assert set(shown._shown) == set(numbers[::step])
+
+
 def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:
     with served(client.table("s.d.t0").scan()) as (_, plan, address):
         for file in files_of(plan, address):
@@ -270,7 +291,7 @@ def written(**more: Any) -> tuple[bytes, Footer]:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(data(90), SCHEMA), sink, row_group_size=30, **more)
     file = sink.getvalue().to_pybytes()
-    return file, read_footer(MemorySource("file", file), "table", 0)
+    return file, read_footer(MemorySource("file", file), "table")
 
 
 @pytest.mark.parametrize(

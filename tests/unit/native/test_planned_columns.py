@@ -16,9 +16,10 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.native.plan_reader import LEAVES, Doubt, FilePass
+from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -136,17 +137,24 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
     assert held._kept_bytes == 0
 
 
-def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_footer_costs_about_its_own_bytes(server: SharingServer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one by the number of columns, the next ones by the first; a footer that is larger is asked for again."""
     scan = SharingClient(server.profile()).table("s.d.t").scan()
+    largest = max(8 + int.from_bytes(file.read_bytes()[-8:-4], "little") for file in path.rglob("*.parquet"))
     for requests in (FILES, FILES + 1):
         native = plan_native(scan.resolved())
         server.reset_metrics()
         with ThreadPoolExecutor(1) as pool:
-            largest = max(native.show(number, OpenOnes(), pool).footer_bytes for number in range(FILES))
+            for number in range(FILES):
+                native.show(number, OpenOnes(), pool)
         fetched = [request.bytes for request in server.requests if request.kind == "data"]
         assert len(fetched) == requests
         assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])
+        server.reset_metrics()
+        with ThreadPoolExecutor(1) as pool:
+            plan_native(scan.resolved()).show(0, OpenOnes(), pool)
+        assert [request.kind for request in server.requests].count("data") == 1, "the next load knows of them"
+        pace._paces.clear()
         monkeypatch.setattr(plan, "_TAIL", 64)
         monkeypatch.setattr(plan, "_TAIL_OF_COLUMN", 0)
 

@@ -90,7 +90,7 @@ for place in range(len(data) - size, len(data)):
         damaged = bytearray(data)
         damaged[place] = change(data[place]) % 256
         try:
-            footer = read_footer(Bytes("f", bytes(damaged)), "t", 0)
+            footer = read_footer(Bytes("f", bytes(damaged)), "t")
         except CorruptFileError:
             refused += 1
             continue
@@ -136,7 +136,7 @@ def test_a_footer_longer_than_its_file_is_not_fetched(claim: int) -> None:
     data = parquet(every_type())
     source = _Recorded("f", data[:-8] + struct.pack("<I", claim) + b"PAR1")
     with pytest.raises(CorruptFileError, match="claims"):
-        read_footer(source, "t", 0)
+        read_footer(source, "t")
     assert source.longest <= len(data)
 
 
@@ -155,7 +155,7 @@ class _Huge:
 def test_a_footer_of_four_gigabytes_is_not_fetched_from_a_file_that_claims_to_be_large() -> None:
     source: Any = _Huge()
     with pytest.raises(CorruptFileError, match="claims 4294967295 bytes"):
-        read_footer(source, "t", 0)
+        read_footer(source, "t")
 
 
 def test_statistics_of_a_wrong_length_tell_nothing() -> None:

@@ -75,6 +75,7 @@ def test_a_small_file_is_fetched_whole_where_its_footer_would_cost_more() -> Non
         assert not pace.is_worth_whole(MIB, 0), "it is not known what is wanted of it"
         assert pace.is_worth_whole(200 * KIB, 0, spare=256 * KIB) == (pace.gap >= 200 * KIB)
         assert not pace.is_worth_whole(MIB, 0.5, spare=256 * KIB)
+    assert (far.is_far, near.is_far, Pace().is_far) == (True, False, False)
     assert far.is_worth_whole(MIB, 0.6)
     assert not near.is_worth_whole(MIB, 0.6)
     assert far.is_worth_whole(MIB, 0.8, spare=256 * KIB)

@@ -117,6 +117,21 @@ def test_years_beyond_datetime_count_as_numpy_does(year: int, month: int, day: i
 
 
 @pytest.mark.parametrize(
+    ("text", "zone", "ahead"),
+    [
+        ("+10003-03-20 12:00:00", "America/New_York", -4 * 3600),  # summer begins in March, as it has since 2007
+        ("+10003-01-20 12:00:00", "America/New_York", -5 * 3600),
+        ("-0005-06-01 00:00:00", "Europe/Berlin", 3208),  # the local mean time before there were zones
+    ],
+)
+def test_far_years_have_the_last_rules_of_a_zone_and_years_before_the_first_its_first(
+    text: str, zone: str, ahead: int
+) -> None:
+    local = scalar(text, P("timestamp"), "UTC").value
+    assert local - scalar(text, P("timestamp"), zone).value == ahead * 1_000_000
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("128", P("byte")),
@@ -129,18 +144,25 @@ def test_years_beyond_datetime_count_as_numpy_does(year: int, month: int, day: i
         ("yes", P("boolean")),
         ("2024-02-30", P("date")),
         ("20240101", P("date")),
+        ("\u0662\u0660\u0662\u0664-01-01", P("date")),
         ("2024-13-01 00:00:00", P("timestamp")),
         ("2024-01-01 25:00:00", P("timestamp")),
         ("999999-01-01 00:00:00", P("timestamp")),
         ("12.345", Decimal(5, 2)),
         ("1000.00", Decimal(5, 2)),
         ("NaN", Decimal(5, 2)),
+        ("1_0.5", Decimal(5, 2)),
         ("x", Decimal(5, 2)),
         ("x", P("variant")),
         ("x", Array(P("long"))),
     ],
 )
 def test_what_is_no_value_of_the_type_names_file_and_column(text: str, kind: DataType) -> None:
-    with pytest.raises(CorruptFileError, match=r"file f: the partition value .* of column 'c'") as caught:
-        partition_scalar(text, kind, column="c", file="f")
+    contexts = (decimal.DefaultContext, decimal.ExtendedContext, decimal.Context(prec=1))  # a user's own
+    for context in contexts:
+        with (
+            decimal.localcontext(context),
+            pytest.raises(CorruptFileError, match=r"file f: the partition value .* of column 'c'") as caught,
+        ):
+            partition_scalar(text, kind, column="c", file="f")
     assert (caught.value.file, caught.value.column) == ("f", "c")

@@ -1,7 +1,9 @@
-"""Lays out several small files as the one Parquet file that Spark is shown: their column chunks one after another, one footer.
+"""Lays out the Parquet file that Spark is shown for a data file, or for several small ones: their column chunks under a footer of ours.
 
-The columns that the scan reads come first, so that a reader goes through them in one answer. Encodings belong to
-column chunks and may differ.
+The chunks keep their bytes, and of a file alone their places; of several, those of the columns that the scan reads come first,
+so that a reader goes through them in one answer. Encodings belong to column chunks and may differ. In the footer columns bear
+the table's names, columns that are not the table's are left out, and so is what would make Spark read other values: the writer's
+calendar marks, and statistics of floating-point columns by writers that leave NaN out of them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 
 from delta_sharing_spark.native.file_footer import FileColumns, FileFooter, Leaf, leaves_of
 from delta_sharing_spark.native.layout import (
+    MAGIC,
     SOUND_WRITER,
     TYPE_ORDER,
     Chunk,
@@ -21,13 +24,15 @@ from delta_sharing_spark.native.layout import (
     shown_elements,
     write_footer,
 )
-from delta_sharing_spark.native.schema_match import INT96, Element
+from delta_sharing_spark.native.schema_match import DOUBLE, FLOAT, INT96, Element
 from delta_sharing_spark.scan.thrift import I32
+from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.storage.ranges import Range
 
 #: Releases of the reference implementation that wrote wrong statistics, or pages that depend on the one before.
 _SOUND_SINCE = (1, 8)
 _RELEASE = re.compile(rb"parquet-mr version (\d+)\.(\d+)")
+_SPARK_VERSION, _SPARK_LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacy"
 
 
 class DifferentLayoutsError(Exception):
@@ -47,6 +52,28 @@ class Span:
         return self.start + self.source.length
 
 
+def lay_out(file: FileFooter, deletion_column: str, length_listed: int | None = None) -> Layout:
+    """Make the layout in which a file is shown to Spark.
+
+    Args:
+        file: Its footer.
+        deletion_column: The name, in lower case, of the column of deleted rows; no other column may have it.
+        length_listed: The length that Spark was told when it listed the file, if that was another file's.
+    """
+    chunks = sorted(
+        (
+            Chunk(Range(cut.start, cut.end), number, leaf.column, leaf.required if cut.nulls else None)
+            for number, group in enumerate(file.groups)
+            for leaf, cut in zip(file.columns.leaves, group.chunks, strict=True)
+        ),
+        key=lambda chunk: chunk.range.start,
+    )
+    if length_listed is None and _is_shown_as_is(file, deletion_column):
+        return Layout(file.data_end, file.raw + len(file.raw).to_bytes(4, "little") + MAGIC, tuple(chunks))
+    starts = [[[cut.start for cut in group.chunks] for group in file.groups]]
+    return _layout([file], starts, file.data_end, tuple(chunks), deletion_column, length_listed)
+
+
 def lay_out_together(
     members: Sequence[FileFooter], deletion_column: str, length_listed: int, wanted: Callable[[bytes], bool]
 ) -> tuple[Layout, tuple[Span, ...]]:
@@ -61,18 +88,31 @@ def lay_out_together(
     Raises:
         DifferentLayoutsError: Two files store a column differently.
     """
-    root, leaves = _columns(members)
     spans, chunks, starts = _placed(members, wanted)
     data_end = spans[-1].end if spans else 4
+    return _layout(members, starts, data_end, chunks, deletion_column, length_listed), spans
+
+
+def _layout(
+    members: Sequence[FileFooter],
+    starts: Sequence[Sequence[Sequence[int]]],
+    data_end: int,
+    chunks: tuple[Chunk, ...],
+    deletion_column: str,
+    length_listed: int | None,
+) -> Layout:
+    """The layout of files whose chunks ``starts`` places, by member, row group and column."""
+    root, leaves = _columns(members)
     own = OwnColumns(data_end)
+    # A row group has to have a column, for Spark to count its rows.
     has_marks = not leaves or any(member.deleted is not None for member in members)
     total = sum(len(member.groups) for member in members)
-    places = {id(m.columns): {leaf.path: n for n, leaf in enumerate(m.columns.leaves)} for m in members}
+    places = {id(known): {leaf.path: n for n, leaf in enumerate(known.leaves)} for known in _distinct(members)}
     groups: list[bytes] = []
     for member, placed in zip(members, starts, strict=True):
         here, first_row = [places[id(member.columns)].get(leaf.path) for leaf in leaves], 0
         constants = [member.constants.get(leaf.path[0].decode()) for leaf in leaves]
-        for group, moved in zip(member.groups, placed, strict=True):
+        for group, begins in zip(member.groups, placed, strict=True):
             columns = []
             for leaf, constant, place in zip(leaves, constants, here, strict=True):
                 if constant is not None:
@@ -80,25 +120,48 @@ def lay_out_together(
                 elif place is None:
                     columns.append(own.nulls(group.rows, leaf))
                 else:
-                    start = moved[place]
+                    start = begins[place]
                     columns.append((start, group.chunks[place].described(start - group.chunks[place].start)))
             if has_marks:
                 columns.append(own.marks(member.deleted, first_row, group.rows, deletion_column))
             first_row += group.rows
-            middle = int((len(groups) + 0.5) * length_listed / total)
+            if length_listed is None:
+                middle = min(begins, default=min(4 + len(groups), data_end - 1))
+            else:
+                middle = int((len(groups) + 0.5) * length_listed / total)
             groups.append(row_group(group.rows, group.bytes, columns, middle))
     created_by = members[0].created_by
     is_mixed = any(member.created_by != created_by for member in members)
     has_int96 = any(leaf.element.value(1) == INT96 for leaf in leaves)
     if is_mixed or (has_int96 and not members[0].is_of_parquet_mr):
+        # spark.sql.parquet.int96TimestampConversion shifts the timestamps of other writers.
         created_by = SOUND_WRITER
-    orders = None
-    if all(member.orders is not None for member in members):
-        orders = [TYPE_ORDER] * (len(leaves) + has_marks)
-    elements = shown_elements(root, (), deletion_column if has_marks else None)
+    orders, special = None, _orders(members)
+    if special is not None:
+        orders = [*(special.get(leaf.path, TYPE_ORDER) for leaf in leaves), *[TYPE_ORDER] * has_marks]
+    elements = shown_elements(root, deletion_column if has_marks else None)
     rows = sum(group.rows for member in members for group in member.groups)
     footer = write_footer(members[0].columns.version, elements, rows, groups, created_by, orders)
-    return Layout(data_end, bytes(own.bytes + footer), chunks), spans
+    return Layout(data_end, bytes(own.bytes + footer), chunks)
+
+
+def _is_shown_as_is(file: FileFooter, deletion_column: str) -> bool:
+    """Whether nothing of the footer has to be changed."""
+    raw, root = file.raw, file.columns.root
+    if file.deleted is not None or file.constants or not file.columns.leaves or _SPARK_LEGACY in raw:
+        return False
+    names = file.columns.names | {deletion_column}
+    for element in root.children:
+        if not element.is_kept and element.name.lower() in names:
+            return False
+    if any(e.name != e.original_name for e in root.kept()):
+        return False
+    mark = raw.find(_SPARK_VERSION)
+    if mark >= 0 and raw[mark + len(_SPARK_VERSION) + 2 : mark + len(_SPARK_VERSION) + 3] not in (b"3", b"4", b"5"):
+        return False
+    return file.is_of_parquet_mr or not any(
+        leaf.element.value(1) in (FLOAT, DOUBLE, INT96) for leaf in file.columns.leaves
+    )
 
 
 def is_sound(member: FileFooter) -> bool:
@@ -129,6 +192,17 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
     first = members[0].columns.root
     root = Element({**first.raw, 5: (I32, 0)}, list(columns.values()), is_kept=True, name=first.name)
     return root, list(leaves_of(root))
+
+
+def _orders(members: Sequence[FileFooter]) -> dict[tuple[bytes, ...], ThriftStruct] | None:
+    """The orders of columns' values that are not those of their types, by the columns' paths; None where a file tells none."""
+    special: dict[tuple[bytes, ...], ThriftStruct] = {}
+    for member in {(id(member.columns), id(member.orders)): member for member in members}.values():
+        if member.orders is None:
+            return None
+        orders = ((leaf.path, member.orders[leaf.number]) for leaf in member.columns.leaves)
+        special.update((path, order) for path, order in orders if order != TYPE_ORDER)
+    return special
 
 
 def _distinct(members: Sequence[FileFooter]) -> list[FileColumns]:

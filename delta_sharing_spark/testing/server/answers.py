@@ -221,12 +221,15 @@ def file_line(
         expires_ms: When URLs end; None leaves ``expirationTimestamp`` out.
     """
     location, body = url(file.location), file.body
-    told = {"version": file.version, "timestamp": file.timestamp, "expirationTimestamp": expires_ms}
     tree: dict[str, Any] = {"id": file_id(file.path, hashed), "size": file.size}
-    tree |= {name: value for name, value in told.items() if value is not None}
+    if file.version is not None:
+        tree |= {"version": file.version, "timestamp": file.timestamp}
+    if expires_ms is not None:
+        tree["expirationTimestamp"] = expires_ms
     if answer.response_format == "parquet":
-        tree |= {"url": location, "partitionValues": body.get("partitionValues") or {}}
-        tree |= {"stats": body["stats"]} if "stats" in body else {}
+        tree["url"], tree["partitionValues"] = location, body.get("partitionValues") or {}
+        if "stats" in body:
+            tree["stats"] = body["stats"]
         return {"file" if answer.snapshot else _PARQUET_KIND[file.kind]: tree}
     action = {**body, "path": location}
     if file.vector is not None and file.vector.storage != "i":

@@ -25,7 +25,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.access.contract import ResolvedScan
-from delta_sharing_spark.access.load import Recipient, ScanListing, checked_engine
+from delta_sharing_spark.access.load import Recipient, checked_engine
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
@@ -215,7 +215,9 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
         load = resolve_opened(opener)
         return opener, load if schema is None else _as_given(load, schema)
 
-    return lane_frame(spark, str(parse_address(parsed.path).table), engine, opened, _note)
+    return lane_frame(
+        spark, str(parse_address(parsed.path).table), engine, opened, lambda listing: None
+    )  # no client is there to be told
 
 
 def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
@@ -243,10 +245,6 @@ def _names(kind: object) -> set[str]:
         case Map(key, value, _):
             return _names(key) | _names(value)
     return set()
-
-
-def _note(scan: ScanListing) -> None:
-    """Such loads have no client to tell; the log tells each listing."""
 
 
 def _with_addresses(sql: Callable[..., Any]) -> Callable[..., Any]:

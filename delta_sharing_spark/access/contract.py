@@ -353,6 +353,11 @@ class StreamIdentity:
     format: str
     hash: str | None
 
+    def is_ordered_as(self, other: StreamIdentity) -> bool:
+        """Whether files have one order by both; the table's id is looked at apart."""
+        own, others = ((i.mode, i.hash, i.format if i.hash is None else None) for i in (self, other))
+        return own == others
+
 
 @dataclass(frozen=True, slots=True)
 class VersionListing:
@@ -442,8 +447,9 @@ def as_insert(task: FileTask, version: int, timestamp_ms: int | None) -> FileTas
 def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> int | None:
     """The last version of a feed's range; None means the newest, -1 that the range ends before the table's first version. Raises VersionError."""
     end = options.ending_version
-    if newest is not None and begins_after(options, newest):
-        return newest
+    start = options.starting_version
+    if newest is not None and isinstance(start, int) and start > newest:
+        return newest  # it begins with a version that is not there yet: the feed is empty, wherever it ends
     if options.ending_timestamp is not None:
         end = table.version_at_or_before(options.ending_timestamp)
     if end is None or newest is None:
@@ -451,18 +457,13 @@ def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> 
     return min(end, newest)
 
 
-def begins_after(options: ReadOptions, newest: int) -> bool:
-    """Whether a feed begins with a version after the newest, which is not there yet: the feed is empty, wherever it ends."""
-    return isinstance(options.starting_version, int) and options.starting_version > newest
-
-
-def range_of_versions(start: int, end: int | None, newest: int, table: str, *, between_moments: bool = False) -> range:
+def range_of_versions(start: int, end: int | None, newest: int, table: str, options: ReadOptions) -> range:
     """The versions of a change data feed.
 
     Args:
         start: The first version; the one after the newest makes an empty range.
         end: The last version; None, or one after the newest, means the newest.
-        between_moments: Whether both ends were given as timestamps.
+        options: Those of the feed: between two moments there may be no version.
 
     Raises:
         VersionError: The range starts after the newest version, or ends before it starts.
@@ -472,6 +473,7 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, *, b
             f"version {start} of {table} does not exist: the newest is {newest}; start at {newest + 1} or before"
         )
     last = newest if end is None else min(end, newest)
+    between_moments = options.starting_timestamp is not None and options.ending_timestamp is not None
     if last < start and not (last == start - 1 and (between_moments or start > newest)):
         raise VersionError(
             f"the change feed of {table} would start at version {start} and end at version {last}; "

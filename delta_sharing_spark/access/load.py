@@ -15,7 +15,7 @@ from delta_sharing_spark.access.asking import transport_of
 from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
-from delta_sharing_spark.options import ReadOptions, parse_options
+from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
@@ -204,19 +204,10 @@ def _inline(profile: Profile) -> dict[str, str]:
         raise ProfileError(
             "a profile with a private key cannot be given to Spark as options; give the client the path of its profile file"
         )
-    fields = {
-        "shareCredentialsVersion": str(profile.version),
-        "type": profile.type if profile.version > 1 else None,
-        "endpoint": profile.endpoint,
-        "bearerToken": profile.bearer_token,
-        "expirationTime": profile.expiration_time,
-        "tokenEndpoint": profile.token_endpoint,
-        "clientId": profile.client_id,
-        "clientSecret": profile.client_secret,
-        "scope": profile.scope,
-        "username": profile.username,
-        "password": profile.password,
-    }
+    fields = {option.name: getattr(profile, option.attribute, None) for option in OPTIONS if option.group == INLINE}
+    fields["shareCredentialsVersion"] = str(profile.version)
+    if profile.version == 1:
+        del fields["type"]
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -56,63 +56,54 @@ from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, 
 MANY_FILES = 1000
 
 
-def negotiate(
-    offered: Sequence[str] | None,
-    requested: str = "auto",
-    *,
-    table: str,
-    num_files: int | None = None,
-    location: str | None = None,
-    url_refusal: str | None = None,
-) -> Decision:
+def negotiate(metadata: Metadata, requested: str, table: str, url_refusal: str | None = None) -> Decision:
     """Choose a mode.
 
     Args:
-        offered: The server's ``accessModes``; None and empty mean url only, as the protocol says.
+        metadata: What the server states: ``accessModes``, of which none means url only, as the protocol says; how many files the
+            table has, if it says; the table's root.
         requested: The option ``accessMode``: ``"auto"``, ``"url"`` or ``"dir"``.
-        num_files: The server's count of the table's files, if it says.
-        location: The table's root, as the server says.
         url_refusal: Why the server would not answer for this table in url mode (its features), if it was asked.
 
     Raises:
         AccessModeError: No mode fits; names what the server offers and what can be done.
     """
-    modes = _known(offered)
-    if not modes:
+    offered, num_files = metadata.access_modes, metadata.num_files
+    named = {mode.strip().lower() for mode in offered or ("url",)}
+    no_location = None if metadata.location else "the server names no location for it, which the protocol requires"
+    known: Mapping[Mode, str | None] = {"url": url_refusal, "dir": no_location}
+    refusals = {mode: refusal for mode, refusal in known.items() if mode in named}
+    if not refusals:
         raise AccessModeError(
             f"the sharing server offers table {table} by {_listed(offered)} only, and this client knows url and dir; "
             f"upgrade delta-sharing-spark, or ask the provider to offer one of them"
         )
-    no_location = None if location else "the server names no location for it, which the protocol requires"
-    refusals: dict[Mode, str | None] = {"url": url_refusal, "dir": no_location}
     if requested in ("url", "dir"):
-        return _only("url" if requested == "url" else "dir", modes, offered, table, refusals)
-    usable = {mode for mode in modes if refusals[mode] is None}
+        return _only("url" if requested == "url" else "dir", offered, table, refusals)
+    usable = [mode for mode, refusal in refusals.items() if refusal is None]
     if len(usable) == 2:
         if num_files is not None and num_files > MANY_FILES:
             return Decision("dir", f"both modes are offered and the table has {num_files} files", fallback="url")
         return Decision("url", f"both modes are offered, and url is preferred up to {MANY_FILES} files")
-    if "url" in usable:
-        why = "the server offers url only" if "dir" not in modes else f"dir cannot be used: {no_location}"
-        return Decision("url", why if offered else "the server names no access modes, which means url")
-    if "dir" in usable:
-        return Decision(
-            "dir", "the server offers dir only" if "url" not in modes else f"url was refused: {url_refusal}"
-        )
-    causes = [f"url was refused: {url_refusal}"] if "url" in modes else []
-    causes += [f"dir cannot be used: {no_location}"] if "dir" in modes else []
+    words = {"url": "url was refused", "dir": "dir cannot be used"}
+    causes = [f"{words[mode]}: {refusal}" for mode, refusal in refusals.items() if refusal is not None]
+    if usable:
+        why = f"the server offers {usable[0]} only" if offered else "the server names no access modes, which means url"
+        return Decision(usable[0], causes[0] if causes else why)
     raise AccessModeError(
         f"table {table} cannot be read by what the sharing server offers ({_listed(offered)}): {'; '.join(causes)}; "
-        f"ask the provider to offer {'dir' if 'dir' not in modes else 'url'} as well"
+        f"ask the provider to offer {'dir' if 'dir' not in refusals else 'url'} as well"
     )
 
 
-def _only(
-    mode: Mode, modes: set[Mode], offered: Sequence[str] | None, table: str, refusals: Mapping[Mode, str | None]
-) -> Decision:
-    """The mode that the user asked for; raises AccessModeError where it does not fit."""
-    other, refusal = "dir" if mode == "url" else "url", refusals[mode]
-    if mode not in modes:
+def _only(mode: Mode, offered: Sequence[str] | None, table: str, refusals: Mapping[Mode, str | None]) -> Decision:
+    """The mode that the user asked for; raises AccessModeError where it does not fit.
+
+    Args:
+        refusals: Why each of the modes on offer cannot be used, None where it can.
+    """
+    other: Mode = "dir" if mode == "url" else "url"
+    if mode not in refusals:
         offer = f"offers table {table} by {_listed(offered)} only"
         if not offered:
             offer = f"names no access modes for {table}, which means url"
@@ -120,19 +111,11 @@ def _only(
         raise AccessModeError(
             f"accessMode={mode} was asked for, but the sharing server {offer}; set accessMode to auto or {other}{more}"
         )
-    if refusal is not None:
+    if refusals[mode] is not None:
         asked = "offer dir as well" if mode == "url" else "correct it or to offer url"
-        way = f"set accessMode to auto or {other}" if other in modes else f"ask the provider to {asked}"
-        raise AccessModeError(f"table {table} cannot be read with accessMode={mode}: {refusal}; {way}")
+        way = f"set accessMode to auto or {other}" if other in refusals else f"ask the provider to {asked}"
+        raise AccessModeError(f"table {table} cannot be read with accessMode={mode}: {refusals[mode]}; {way}")
     return Decision(mode, f"accessMode={mode}")
-
-
-def _known(offered: Sequence[str] | None) -> set[Mode]:
-    if not offered:
-        return {"url"}
-    names = {mode.strip().lower() for mode in offered}
-    modes: tuple[Mode, ...] = ("url", "dir")
-    return {mode for mode in modes if mode in names}
 
 
 def _listed(offered: Sequence[str] | None) -> str:
@@ -160,10 +143,9 @@ def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
 
 
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.flight.connection import gateway_address
     from delta_sharing_spark.access.flight.table import FlightTable
 
-    return FlightTable(negotiated, gateway_address(negotiated.options))
+    return FlightTable(negotiated)
 
 
 #: How each access mode opens a table; imported when it is chosen.
@@ -280,7 +262,7 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
             timestamp=iso(options.timestamp_as_of),
             formats=response_formats(options),
         )
-        return head, _decide(head, table, options)
+        return head, negotiate(head.metadata, options.access_mode, str(table))
     except REFUSALS as refusal:
         newest = None
         if travels:
@@ -290,12 +272,12 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
             cause = refused_travel(table, options, newest.version, refusal)
             if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
                 raise cause from refusal
-            return newest, _decide(newest, table, options, url_refusal=str(cause))
+            return newest, negotiate(newest.metadata, options.access_mode, str(table), str(cause))
         _refuse_other_format(rest, table, refusal)
         if isinstance(refusal, NotFoundError):
             raise
         head = _head_from_catalog(rest, table, refusal)
-        return head, _decide(head, table, options, url_refusal=str(refusal))
+        return head, negotiate(head.metadata, options.access_mode, str(table), str(refusal))
 
 
 def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) -> None:
@@ -319,20 +301,6 @@ def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) 
             f"{iceberg_advice(table, rest.profile)}",
             features=("iceberg",),
         ) from refusal
-
-
-def _decide(
-    head: TableSnapshotHead, table: TableName, options: ReadOptions, url_refusal: str | None = None
-) -> Decision:
-    metadata = head.metadata
-    return negotiate(
-        metadata.access_modes,
-        options.access_mode,
-        table=str(table),
-        num_files=metadata.num_files,
-        location=metadata.location,
-        url_refusal=url_refusal,
-    )
 
 
 def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:

@@ -65,6 +65,9 @@ class Checkpoint:
         LogError: A file of the checkpoint is missing or corrupt; names it.
     """
 
+    _protocol: Protocol | None = None
+    _metadata: Metadata | None = None
+
     def __init__(self, store: LogStore, files: CheckpointFiles, table: str) -> None:
         self.version = files.version
         # The store may keep this checkpoint; in a circle, its memory would wait for the garbage collector.
@@ -74,8 +77,6 @@ class Checkpoint:
         self._large: dict[str, BufferedRanges] = {}
         self._footers: dict[str, Footer] = {}
         self._pace = Pace()
-        self._protocol: Protocol | None = None
-        self._metadata: Metadata | None = None
         self._sidecars: dict[str, _Part] = {}
         self._is_json = files.paths[0].endswith(".json")
         if self._is_json:
@@ -89,18 +90,9 @@ class Checkpoint:
             self._read_parquet(files.paths[:1])
             if not self._is_complete():
                 self._read_parquet(files.paths[1:])
-        if not self._is_complete():
+        if self._protocol is None or self._metadata is None:
             raise self._corrupt(files.paths[0], "it lacks its protocol or metaData action")
-
-    @property
-    def protocol(self) -> Protocol:
-        assert self._protocol is not None
-        return self._protocol
-
-    @property
-    def metadata(self) -> Metadata:
-        assert self._metadata is not None
-        return self._metadata
+        self.protocol, self.metadata = self._protocol, self._metadata
 
     def _is_complete(self) -> bool:
         return self._protocol is not None and self._metadata is not None

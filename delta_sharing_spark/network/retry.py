@@ -157,10 +157,16 @@ def retry_after(text: str | None, now: Callable[[], float] = time.time) -> float
         return None
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), LONGEST_RETRY_AFTER)
+    moment = http_seconds(text)
+    return None if moment is None else max(0.0, min(moment - now(), LONGEST_RETRY_AFTER))
+
+
+def http_seconds(text: str) -> float | None:
+    """HTTP's date in seconds since the epoch; None if it is none."""
     from email.utils import parsedate_to_datetime
 
     try:
-        return max(0.0, min(parsedate_to_datetime(text).timestamp() - now(), LONGEST_RETRY_AFTER))
+        return parsedate_to_datetime(text).timestamp()
     except (TypeError, ValueError, OverflowError, IndexError):
         return None
 

@@ -2,6 +2,7 @@
 
 from delta_sharing_spark.options.declared import (
     IDENTITY,
+    INLINE,
     OPTIONS,
     Option,
     ReadOptions,
@@ -10,4 +11,4 @@ from delta_sharing_spark.options.declared import (
     redacted_options,
 )
 
-__all__ = ["IDENTITY", "OPTIONS", "Option", "ReadOptions", "check_batch", "parse_options", "redacted_options"]
+__all__ = ["IDENTITY", "INLINE", "OPTIONS", "Option", "ReadOptions", "check_batch", "parse_options", "redacted_options"]

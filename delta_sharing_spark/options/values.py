@@ -24,6 +24,8 @@ _TIMESTAMP = re.compile(
     r"(?:[T ](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,9}))?)?"
     r"\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2})?|[A-Za-z][A-Za-z0-9_+:/-]*)?)?)?)?\Z"
 )
+#: Of a list of names: one in backquotes, a comma, other text, a backquote that nothing closes.
+_NAME_PIECES = re.compile(r"`(?:[^`]|``)*`|,|[^,`]+|`")
 _EPOCH = re.compile(r"[0-9]{9,14}\Z")
 
 #: Epoch numbers of fewer digits are seconds (up to the year 5138), of more are milliseconds (from 1973 on).
@@ -71,41 +73,36 @@ def expression(name: str, value: str, zone: tzinfo) -> str:
     return value
 
 
-def boolean(name: str, value: str, zone: tzinfo) -> bool:
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise invalid(name, value, "must be 'true' or 'false'")
-    return lowered == "true"
+def choice(*known: str, must: str | None = None) -> Parser:
+    """A parser of one of some words; ``must`` is what an error says instead of listing them."""
 
-
-def carried(name: str, value: str, zone: tzinfo) -> bool | str:
-    if value.strip().lower() == "token":
-        return "token"
-    try:
-        return boolean(name, value, zone)
-    except OptionError:
-        raise invalid(name, value, "must be 'true', 'false' or 'token'") from None
-
-
-def choice(*known: str) -> Parser:
     def parse(name: str, value: str, zone: tzinfo) -> str:
         lowered = value.strip().lower()
         if lowered not in known:
             close = nearest(lowered, known)
             hint = f"; did you mean '{close}'?" if close else ""
-            raise invalid(name, value, f"must be one of: {', '.join(known)}{hint}")
+            raise invalid(name, value, must or f"must be one of: {', '.join(known)}{hint}")
         return lowered
 
     return parse
 
 
-def response_format(name: str, value: str, zone: tzinfo) -> str:
-    lowered = value.strip().lower()
-    if lowered not in ("parquet", "delta"):
-        raise invalid(
-            name, value, "The user input must be one of:{parquet, delta}. Leave it out to let the server choose."
-        )
-    return lowered
+response_format = choice(
+    "parquet",
+    "delta",
+    must="The user input must be one of:{parquet, delta}. Leave it out to let the server choose.",
+)
+_boolean = choice("true", "false", must="must be 'true' or 'false'")
+_carried = choice("true", "false", "token", must="must be 'true', 'false' or 'token'")
+
+
+def boolean(name: str, value: str, zone: tzinfo) -> bool:
+    return bool(_boolean(name, value, zone) == "true")
+
+
+def carried(name: str, value: str, zone: tzinfo) -> bool | str:
+    chosen: str = _carried(name, value, zone)
+    return chosen if chosen == "token" else chosen == "true"
 
 
 def starting_version(name: str, value: str, zone: tzinfo) -> int | str:
@@ -157,28 +154,18 @@ def duration(name: str, value: str, zone: tzinfo) -> float:
 
 def names(name: str, value: str, zone: tzinfo) -> tuple[str, ...]:
     """``a, `b,c`, s.x``: names between commas; a comma in a name stands between backquotes, which are dropped."""
-    parts: list[str] = []
-    current, quoted, i = "", False, 0
-    while i < len(value):
-        c = value[i]
-        if c == "`":
-            if quoted and value[i + 1 : i + 2] == "`":
-                current += c
-                i += 1
-            else:
-                quoted = not quoted
-        elif c == "," and not quoted:
-            parts.append(current.strip())
-            current = ""
+    parts = [""]
+    for piece in _NAME_PIECES.findall(value):
+        if piece == "`":
+            raise invalid(name, value, "must close its backquotes")
+        if piece == ",":
+            parts.append("")
         else:
-            current += c
-        i += 1
-    parts.append(current.strip())
-    if quoted:
-        raise invalid(name, value, "must close its backquotes")
-    if not all(parts):
+            parts[-1] += piece[1:-1].replace("``", "`") if piece[0] == "`" else piece
+    stripped = tuple(part.strip() for part in parts)
+    if not all(stripped):
         raise invalid(name, value, "must be names separated by commas, without an empty one")
-    return tuple(parts)
+    return stripped
 
 
 def web_address(name: str, value: str, zone: tzinfo) -> str:

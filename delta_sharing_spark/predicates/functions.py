@@ -144,19 +144,15 @@ def _coalesce(arguments: Sequence[Operand], zone: Zone) -> Operand:
     scalars = [a for a in arguments if isinstance(a, Scalar)]
     if len(scalars) == len(arguments):
         return coercion.coalesce(scalars, zone)
-    condition, default = (
-        arguments[0],
-        next((d for d in scalars if isinstance(d, tree.Literal) and d.value is not None), None),
-    )
-    if (
-        isinstance(condition, Scalar)
-        or len(scalars) < len(arguments) - 1
-        or any(d.type not in (BOOLEAN, VOID) for d in scalars)
+    condition, *defaults = arguments
+    if isinstance(condition, Scalar) or not all(
+        isinstance(default, tree.Literal) and default.type in (BOOLEAN, VOID) for default in defaults
     ):
         raise PredicateError("coalesce of conditions takes one condition, and then TRUE or FALSE")
-    if default is None:
+    values = [default.value for default in defaults if isinstance(default, tree.Literal) and default.value is not None]
+    if not values:
         return condition
-    return tree.disjunction([condition, tree.IsNull(condition)]) if default.value else coercion.is_true(condition)
+    return tree.disjunction([condition, tree.IsNull(condition)]) if values[0] else coercion.is_true(condition)
 
 
 def _cast_call(name: str, arguments: Sequence[Scalar], zone: Zone) -> Scalar:

@@ -27,7 +27,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import TokenExchange, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
-from delta_sharing_spark.sharing.transport import check_endpoint, read_text, send, with_retries
+from delta_sharing_spark.sharing.transport import RequestPurpose, check_endpoint, read_text, send, with_retries
 
 _log = logging.getLogger(__name__)
 
@@ -171,38 +171,37 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
     """A new token and its life in seconds. What asks a token endpoint for it is made anew for each try."""
     identity = profile.identity
     if identity is None:
-        endpoint, named, what, server = profile.token_endpoint, "tokenEndpoint", "the OAuth token", "token endpoint"
-        refused = (
+        advice = (
             "check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one"
         )
-        make = partial(_form, profile)
+        purpose = RequestPurpose("the OAuth token", "token endpoint", refused=advice)
+        endpoint, named, make = profile.token_endpoint, "tokenEndpoint", partial(_form, profile)
     else:
         value, life = token_of(identity)
         if identity.exchange is None:
             return value, float("inf") if life is None else life
+        advice = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
+        purpose = RequestPurpose("the token exchange", "exchange's endpoint", refused=advice)
         endpoint, named = identity.exchange.endpoint, "tokenExchangeEndpoint"
-        what, server = "the token exchange", "exchange's endpoint"
-        refused = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
         make = partial(_exchange_form, identity.exchange, value)
     assert endpoint is not None
     check_endpoint(endpoint, named)
 
     def ask() -> tuple[str, float]:
         form, header = make()
+        hidden = tuple(form[name] for name in ("assertion", "subject_token") if name in form)
+        # Not followed: the form may hold an assertion or a token, which goes to this endpoint only.
         response = send(
             settings,
             "POST",
             endpoint,
-            what=what,
+            replace(purpose, secrets=hidden),
             authorization=header,
-            data=form,
             headers={"Accept": "application/json"},
-            server=server,
-            refused=refused,
-            follow=False,  # the form may hold an assertion or a token: it goes to this endpoint only
-            secrets=[form[name] for name in ("assertion", "subject_token") if name in form],
+            follow=False,
+            data=form,
         )
-        return _parse_token(read_text(response, what, _LARGEST_TOKEN), is_exchange=identity is not None)
+        return _parse_token(read_text(response, purpose.what, _LARGEST_TOKEN), is_exchange=identity is not None)
 
     return with_retries(settings, ask)
 

@@ -323,15 +323,15 @@ def _download(url: str) -> bytes:
     """Download a profile from a web server, by our own session: fsspec would need another package for it."""
     from delta_sharing_spark.network.hosts import is_private
     from delta_sharing_spark.network.http import NetworkSettings
-    from delta_sharing_spark.sharing.transport import read_bytes, send, with_retries
+    from delta_sharing_spark.sharing.transport import RequestPurpose, read_bytes, send, with_retries
 
     if not is_private(url):
         raise ValueError("it is not https, and a profile holds a secret")
     settings = NetworkSettings(read_timeout=60.0, retry_seconds=60.0)
-    advice = "check the path before '#'"
+    purpose = RequestPurpose("the profile", "web server", refused="check the path before '#'")
 
     def ask() -> bytes:
-        response = send(settings, "GET", url, what="the profile", server="web server", refused=advice)
+        response = send(settings, "GET", url, purpose)
         return read_bytes(response, "the profile", LARGEST_PROFILE)
 
     return with_retries(settings, ask)

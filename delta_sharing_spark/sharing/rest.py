@@ -52,6 +52,7 @@ from delta_sharing_spark.sharing.response import (
 )
 from delta_sharing_spark.sharing.transport import (
     NOT_THERE,
+    RequestPurpose,
     body_chunks,
     check_endpoint,
     read_text,
@@ -463,7 +464,8 @@ class SharingRest:
 
         def ask(value: str) -> requests.Response:
             url = self.profile.endpoint + path
-            return send(self.settings, method, url, what=what, authorization=value, expired=self._expiry(), **arguments)
+            purpose = RequestPurpose(what, expired=self._expiry())
+            return send(self.settings, method, url, purpose, authorization=value, **arguments)
 
         try:
             return ask(token)

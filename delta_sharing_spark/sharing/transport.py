@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -135,19 +135,34 @@ def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RequestPurpose:
+    """What a request is for, in words that its errors use.
+
+    Attributes:
+        what: The request's object ("the metadata of share.schema.table").
+        server: The kind of server.
+        expired: What to do about a 401, instead of the usual advice.
+        refused: Advice for a 4xx, instead of the usual one about tables.
+        secrets: Parts of the request that errors do not quote if the server echoes them.
+    """
+
+    what: str
+    server: str = "sharing server"
+    expired: str = ""
+    refused: str | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
 def send(
     settings: NetworkSettings,
     method: str,
     url: str,
+    purpose: RequestPurpose,
     *,
-    what: str,
     authorization: str | None = None,
-    expired: str = "",
-    server: str = "sharing server",
-    refused: str | None = None,
     headers: dict[str, str] | None = None,
     follow: bool = True,
-    secrets: Sequence[str] = (),
     **arguments: Any,
 ) -> requests.Response:
     """Send one request without retries; a failure that a retry may mend is raised as ``RetryableError``.
@@ -156,13 +171,8 @@ def send(
     with a token to another host, and a request with a body only within its host.
 
     Args:
-        what: The request's object in errors ("the metadata of share.schema.table").
-        authorization: The Authorization header; it is dropped on a redirect to another host.
-        expired: What to do about a 401, instead of the usual advice.
-        server: The kind of server, as errors call it.
-        refused: Advice for a 4xx, instead of the usual one about tables.
+        authorization: The Authorization header, which errors do not quote; it is dropped on a redirect to another host.
         follow: Whether redirects are followed.
-        secrets: Other parts of the request that errors do not quote if the server echoes them.
         **arguments: For ``requests.Session.request``.
 
     Raises:
@@ -171,10 +181,10 @@ def send(
         ConfigError: The request cannot be made: its URL or a header is malformed.
         NetworkError: TLS failures.
     """
-    parts = split_url(url)
+    parts, what = split_url(url), purpose.what
     if parts is None:
-        raise ConfigError(f"{what}: the {server}'s address is not a URL; check the profile")
-    purpose = RequestPurpose(what, server, expired, refused, (*secrets_in(authorization), *secrets))
+        raise ConfigError(f"{what}: the {purpose.server}'s address is not a URL; check the profile")
+    purpose = replace(purpose, secrets=(*secrets_in(authorization), *purpose.secrets))
     sent = {"Accept-Encoding": ACCEPT_ENCODING, **(headers or {})}
     if authorization is not None:
         sent["Authorization"] = authorization
@@ -322,17 +332,6 @@ _NO_ACCESS = "the profile may not read this; ask the provider of the share for a
 NOT_THERE = "check the names of share, schema and table, and the endpoint in the profile"
 _BUSY = "the server is busy or failing; try again later, and ask the provider if it goes on"
 _FAILS = "the server fails on this request each time; ask the provider, naming the table and what the server says"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestPurpose:
-    """What a request is for, in words that its errors use, and secrets that they do not quote; as ``send`` takes them."""
-
-    what: str
-    server: str
-    expired: str
-    refused: str | None
-    secrets: tuple[str, ...] = field(repr=False)
 
 
 def permanent_error(error: DeltaSharingError) -> DeltaSharingError:

@@ -25,13 +25,13 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.access.contract import ResolvedScan
-from delta_sharing_spark.access.load import Recipient, ScanListing, checked_engine
+from delta_sharing_spark.access.load import Recipient, checked_engine
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.declared import warn_of_stream_options
-from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type, requested
+from delta_sharing_spark.schema.types import Struct, merge, parse_type, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.lanes import lane_frame
@@ -215,7 +215,9 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
         load = resolve_opened(opener)
         return opener, load if schema is None else _as_given(load, schema)
 
-    return lane_frame(spark, str(parse_address(parsed.path).table), engine, opened, _note)
+    return lane_frame(
+        spark, str(parse_address(parsed.path).table), engine, opened, lambda listing: None
+    )  # no client is there to be told
 
 
 def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
@@ -229,24 +231,9 @@ def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
     given = parse_type(schema, table, "")
     assert isinstance(given, Struct)
     output = requested(load.columns, given, table)
-    if load.predicate is not None and not _names(output) <= _names(load.columns):
+    if load.predicate is not None and merge(load.columns, output) != load.columns:
         raise StepAsideError("the given schema spells names otherwise than the table, and the load has a where")
     return replace(load, output=output)
-
-
-def _names(kind: object) -> set[str]:
-    match kind:
-        case Struct(fields):
-            return {name for field in fields for name in (field.name, *_names(field.type))}
-        case Array(element, _):
-            return _names(element)
-        case Map(key, value, _):
-            return _names(key) | _names(value)
-    return set()
-
-
-def _note(scan: ScanListing) -> None:
-    """Such loads have no client to tell; the log tells each listing."""
 
 
 def _with_addresses(sql: Callable[..., Any]) -> Callable[..., Any]:

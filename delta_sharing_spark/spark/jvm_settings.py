@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from delta_sharing_spark.errors import ConfigError
@@ -18,32 +19,23 @@ class JvmSetting:
 
     Attributes:
         default: Its value where it is not set.
-        word: Whether an option means the same, nothing needs it, or it is refused: named, and without effect.
         text: The option, why nothing needs it, or what to do instead.
         options: The options that an honoured value becomes.
+        word: Whether an option means the same, nothing needs it, or it is refused: named, and without effect.
     """
 
     default: str
-    word: Literal["option", "not needed", "refused"]
     text: str
     options: _Options = lambda value, settings: {}
+    word: Literal["option", "not needed", "refused"] = "option"
 
 
-def _option(default: str, name: str, options: _Options) -> JvmSetting:
-    return JvmSetting(default, "option", name, options)
+_not_needed, _refused = partial(JvmSetting, word="not needed"), partial(JvmSetting, word="refused")
 
 
 def _switch(default: str, name: str, value: str) -> JvmSetting:
     """A switch that, turned from its default, means an option's value."""
-    return JvmSetting(default, "option", name, lambda _value, _settings: {name: value})
-
-
-def _not_needed(default: str, why: str) -> JvmSetting:
-    return JvmSetting(default, "not needed", why)
-
-
-def _refused(default: str, instead: str) -> JvmSetting:
-    return JvmSetting(default, "refused", instead)
+    return JvmSetting(default, name, lambda _value, _settings: {name: value})
 
 
 def proxy_of(setting: Callable[[str], str | None], hosts: Set[str | None]) -> str | None:
@@ -87,16 +79,16 @@ _SHARING, _DELTA = "spark.delta.sharing.", "spark.sql.delta.sharing."
 
 #: The settings by their names.
 JVM_SETTINGS: Mapping[str, JvmSetting] = {
-    f"{_SHARING}network.timeout": _option(
+    f"{_SHARING}network.timeout": JvmSetting(
         "320s", "readTimeout, connectTimeout", lambda value, _: {"readTimeout": value, "connectTimeout": value}
     ),
-    f"{_SHARING}network.maxRetryDuration": _option(
+    f"{_SHARING}network.maxRetryDuration": JvmSetting(
         "600000", "retryTimeout", lambda value, _: {"retryTimeout": f"{value.strip()}ms"}
     ),
     f"{_SHARING}network.numRetries": _refused("3", "retries are bounded by time: set the option retryTimeout"),
     f"{_SHARING}network.retrySleepInterval": _not_needed("1000", "pauses grow, or are what the server asks for"),
-    f"{_SHARING}network.proxyHost": _option("", "proxy", _proxy),
-    f"{_SHARING}network.proxyPort": _option("", "proxy", _proxy),
+    f"{_SHARING}network.proxyHost": JvmSetting("", "proxy", _proxy),
+    f"{_SHARING}network.proxyPort": JvmSetting("", "proxy", _proxy),
     f"{_SHARING}network.noProxyHosts": _refused(
         "",
         "the option proxy leads to every host: unset proxyHost and proxyPort, and set HTTPS_PROXY and NO_PROXY in the environment "
@@ -115,13 +107,13 @@ JVM_SETTINGS: Mapping[str, JvmSetting] = {
         "600000", "a pending query is polled for ten minutes, or for the option retryTimeout if that is longer"
     ),
     f"{_SHARING}query.includeEndStreamAction": _not_needed("false", "the end of an answer is always asked for"),
-    f"{_SHARING}queryPagination.enabled": _option("false", "maxFilesPerRequest", _pages),
-    f"{_SHARING}maxFilesPerQueryRequest": _option("100000", "maxFilesPerRequest", _pages),
+    f"{_SHARING}queryPagination.enabled": JvmSetting("false", "maxFilesPerRequest", _pages),
+    f"{_SHARING}maxFilesPerQueryRequest": JvmSetting("100000", "maxFilesPerRequest", _pages),
     f"{_SHARING}jsonPredicateHints.enabled": _switch("true", "serverHints", "sql"),
     f"{_SHARING}jsonPredicateV2Hints.enabled": _not_needed("true", _HINTS),
     f"{_SHARING}jsonPredicateHints.partialFilter.enabled": _not_needed("false", _HINTS),
     f"{_SHARING}limitPushdown.enabled": _not_needed("true", "rows are cut to the limit here"),
-    f"{_SHARING}streaming.queryTableVersionIntervalSeconds": _option(
+    f"{_SHARING}streaming.queryTableVersionIntervalSeconds": JvmSetting(
         "30s", "pollInterval", lambda value, _: {"pollInterval": value}
     ),
     f"{_SHARING}oauth.tokenExchangeMaxRetries": _refused("5", _TOKENS),

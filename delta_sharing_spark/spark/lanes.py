@@ -114,37 +114,24 @@ def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] =
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)
 
 
-def explain_engine(scan: Load, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
-    """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
-
-    def why_not() -> str | None:
+def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
+    """The lane that one scan, whose plan is ``planned``, or a query over scans takes in a session, and why not the other."""
+    reach = _reach(spark, engine)
+    why = _unfit(reach, engine, "read")
+    for scan in scans if why is None else ():
         why = why_not_in(spark, scan.resolved())
-        if why is None:
+        if planned is not None and why is None:
             try:
                 NativePlan(scan.resolved(), planned)
             except StepAsideError as reason:
-                return str(reason)
-        return why
-
-    return _explained(spark, engine or scan.table.client.engine, why_not)
-
-
-def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> str:
-    """The lane that a query over scans takes in a session, in one line."""
-
-    def why_not() -> str | None:
-        reasons = ((scan.table, why_not_in(spark, scan.resolved())) for scan in scans)
-        return next((f"{table}: {why}" for table, why in reasons if why is not None), None)
-
-    line = _explained(spark, engine, why_not)
-    return f"{line}, which asks for the files of each scan with its own filters" if line.startswith("native") else line
-
-
-def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
-    """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
-    reach = _reach(spark, engine)
-    why = _unfit(reach, engine, "read") or why_not_loads()
-    return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
+                why = str(reason)
+        if why is not None:
+            why = why if planned is not None else f"{scan.table}: {why}"
+            break
+    if why is not None:
+        return f"Python data source: {why}"
+    each = ", which asks for the files of each scan with its own filters" if planned is None else ""
+    return f"native lane, Spark's own Parquet reader: {reach.reason}{each}"
 
 
 def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:

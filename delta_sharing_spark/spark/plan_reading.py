@@ -14,6 +14,7 @@ import json
 import re
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -46,7 +47,7 @@ _THROUGH = {"Sort", "GlobalLimit", "LocalLimit", "Distinct", "Offset"}
 
 
 class PlanningRelations:
-    """Relations to plan over, in a directory of its own; a context manager.
+    """Relations to plan over, in a directory that is removed with them.
 
     Args:
         zone: The zone in which loads read ``where``.
@@ -55,13 +56,8 @@ class PlanningRelations:
     def __init__(self, spark: SparkSession, zone: str) -> None:
         self._spark, self._zone = spark, zone
         self._root = Path(tempfile.mkdtemp(prefix="delta-sharing-planning-"))
+        weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._schemas: list[Struct] = []
-
-    def __enter__(self) -> PlanningRelations:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
 
     def add(self, schema: Struct) -> DataFrame:
         """A relation of a table's schema.

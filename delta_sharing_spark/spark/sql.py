@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -23,7 +24,7 @@ from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source, python_frame
+from delta_sharing_spark.spark.lanes import explain_engine, lane_of_query, note_python_source, python_frame
 from delta_sharing_spark.spark.narrowed_loads import (
     TableNeed,
     column_paths,
@@ -114,7 +115,7 @@ def explain(
     if not references:
         return "no shared table"
     needs, _ = plan(client, spark, references, over)
-    lines = [explain_engines(spark, references, engine or client.engine)]
+    lines = [explain_engine(spark, references, engine or client.engine)]
     lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
     return "\n".join(lines)
 
@@ -145,26 +146,26 @@ def plan(
     """
     if not references:
         return [], []
-    with _relations(client, spark) as relations:
-        try:
-            stand_ins = [relations.add(r.schema) for r in references]
-            for frame in stand_ins:
-                _ = frame.schema  # Connect says now whether it has such a relation
-        except PySparkException as error:
-            reason = f"Spark cannot plan over its types ({_first_line(error)})"
-            return [TableNeed(reason=reason)] * len(references), []
-        planned = over(stand_ins.__getitem__)
-        try:
-            return relations.needs(planned, over), described(planned)
-        except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
-            reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
-            return [TableNeed(reason=reason)] * len(references), []
+    relations = _relations(client, spark)
+    try:
+        stand_ins = [relations.add(r.schema) for r in references]
+        for frame in stand_ins:
+            _ = frame.schema  # Connect says now whether it has such a relation
+    except PySparkException as error:
+        reason = f"Spark cannot plan over its types ({_first_line(error)})"
+        return [TableNeed(reason=reason)] * len(references), []
+    planned = over(stand_ins.__getitem__)
+    try:
+        return relations.needs(planned, over), described(planned)
+    except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
+        reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
+        return [TableNeed(reason=reason)] * len(references), []
 
 
-def _relations(client: Recipient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
+def _relations(client: Recipient, spark: SparkSession) -> PlanningRelations | WordRelations:
     """The relations that stand in for tables while a query is planned."""
     if is_connect(spark):
-        return nullcontext(WordRelations(spark))
+        return WordRelations(spark)
     # The zone in which a load reads the literals of ``where`` that name none.
     zone = parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
     return PlanningRelations(spark, zone)
@@ -234,12 +235,8 @@ def require_query(spark: SparkSession, text: str) -> None:
 
 def _require_balance(tokens: Sequence[Token]) -> None:
     """Refuse a text that would end the parentheses put around it."""
-    depth = 0
-    for token in tokens:
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth < 0:
-            break
-    if depth:
+    depths = list(accumulate({"(": 1, ")": -1}.get(token.text, 0) for token in tokens))
+    if min(depths) < 0 or depths[-1]:
         raise PredicateError(f"the query's parentheses do not match; {_ADVICE}", position=0)
 
 
@@ -278,15 +275,14 @@ def _sql(
     Raises:
         pyspark.errors.AnalysisException: Where Spark has that table neither, the server's answer is the last line.
     """
-    if missing is None:
-        return spark.sql(text, args, **frames)
     try:
         frame = spark.sql(text, args, **frames)
-        frame.schema  # noqa: B018 - Connect says it now
+        if missing is not None:
+            frame.schema  # noqa: B018 - Connect says it now
         return frame
     except AnalysisException as error:
         first = _first_line(error)
-        if not any(f"[{condition}" in first for condition in _NOT_THERE):
+        if missing is None or not any(f"[{condition}" in first for condition in _NOT_THERE):
             raise
         raise AnalysisException(f"{first}\n{missing}") from None
 
@@ -350,22 +346,22 @@ def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[lis
 
         return build(table)
 
-    with _relations(client, spark) as relations:
-        stand_ins: list[DataFrame] = []
+    relations = _relations(client, spark)
+    stand_ins: list[DataFrame] = []
 
-        def first(name: str) -> DataFrame:
-            reference = _reference(client, parse_table_name(name))
-            stand_ins.append(relations.add(reference.schema))
-            references.append(reference)
-            return stand_ins[-1]
+    def first(name: str) -> DataFrame:
+        reference = _reference(client, parse_table_name(name))
+        stand_ins.append(relations.add(reference.schema))
+        references.append(reference)
+        return stand_ins[-1]
 
-        try:
-            planned = build(first)
-            same = planned.sameSemantics(over(stand_ins.__getitem__))
-        except DeltaSharingError:
-            raise
-        except Exception as error:  # what is the function's own is raised by its next call, over whole tables
-            return references, over, f"the function cannot be planned without executing it ({_first_line(error)})"
+    try:
+        planned = build(first)
+        same = planned.sameSemantics(over(stand_ins.__getitem__))
+    except DeltaSharingError:
+        raise
+    except Exception as error:  # what is the function's own is raised by its next call, over whole tables
+        return references, over, f"the function cannot be planned without executing it ({_first_line(error)})"
     return references, over, None if same else "the function makes another data frame at each call"
 
 

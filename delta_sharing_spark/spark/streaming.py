@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.access.contract import ResolvedScan, StreamIdentity
+from delta_sharing_spark.access.contract import StreamIdentity
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import StreamError
@@ -89,8 +89,7 @@ def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> Non
         )
     if not offset.position.in_the_middle:
         return
-    same = then.mode == now.mode and then.hash == now.hash and (then.hash is not None or then.format == now.format)
-    if not same:
+    if not then.is_ordered_as(now):
         raise StreamError(
             f"the stream of {table} stopped in the middle of version {offset.position.version}, read by "
             f"accessMode={then.mode} in the {then.format} format (file ids: {then.hash or 'of that format'}); "
@@ -206,7 +205,7 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._columns_chosen = columns_chosen
-        self._opened: tuple[ResolvedScan, StreamPlanner] | None = None
+        self._opened: StreamPlanner | None = None
         self._first: Position | None = None
         self._began: Position | None = None
 
@@ -217,7 +216,7 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
     @entrance
     def prepareForTriggerAvailableNow(self) -> None:
         """Pin the newest version."""
-        self._planner().pin_newest()
+        self._planner.pin_newest()
 
     @entrance
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -227,21 +226,20 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
             return []
         last = self._checked(end)
         first = last.first if is_initial(start) else self._checked(start).position
-        return [SplitPartition(split) for split in self._planner().splits(first, last.position)]
+        return [SplitPartition(split) for split in self._planner.splits(first, last.position)]
 
     @entrance
     def commit(self, end: dict[str, Any]) -> None:
         """Release what is kept for the batch."""
         if self._opened is not None and not is_initial(end):
-            scan, planner = self._opened
-            planner.forget(parse_offset(end, str(scan.table)).position)
+            self._opened.forget(parse_offset(end, str(self._opened.scan.table)).position)
 
     def stop(self) -> None:
         """Release everything."""
         self._opened = None
 
     def _advance(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        planner = self._planner()
+        planner = self._planner
         if is_initial(start):
             if self._first is None:
                 self._first = planner.first()
@@ -256,29 +254,27 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
         return StreamOffset(end, first, planner.identity).to_json()
 
     def _checked(self, tree: dict[str, Any]) -> StreamOffset:
-        scan, planner = self._open()
-        offset = parse_offset(tree, str(scan.table))
+        planner, table = self._planner, str(self._planner.scan.table)
+        offset = parse_offset(tree, table)
         planner.continue_as(offset.identity, offset.position)
-        check_identity(offset, planner.identity, str(scan.table))
+        check_identity(offset, planner.identity, table)
         return offset
 
     def _remember(self, end: dict[str, Any]) -> None:
         """Keep the last batch's end, which is the next one's start: before 4.2 Spark passes none to ``latestOffset``."""
 
+    @property
     def _planner(self) -> StreamPlanner:
-        return self._open()[1]
-
-    def _open(self) -> tuple[ResolvedScan, StreamPlanner]:
         if self._opened is None:
             opener = TableOpener(negotiated_table(parse_options(self._options, is_stream=True)))
             scan = resolve_opened(opener)
             schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
             assert isinstance(schema, Struct)
-            self._opened = (scan, open_stream(opener, scan, schema, columns_chosen=self._columns_chosen))
+            self._opened = open_stream(opener, scan, schema, columns_chosen=self._columns_chosen)
         return self._opened
 
     def _limits(self) -> Limits:
-        options = self._open()[0].options
+        options = self._planner.scan.options
         limits = Limits(options.max_files_per_trigger, options.max_bytes_per_trigger)
         return self._default if limits == Limits() else limits
 
@@ -307,7 +303,7 @@ class _AdmissionReader(_StreamReader, SupportsTriggerAvailableNow):
         """
         if self._began is None:
             return None
-        planner = self._planner()
+        planner = self._planner
         return StreamOffset(planner.end_of_newest(), self._began, planner.identity).to_json()
 
 

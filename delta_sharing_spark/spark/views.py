@@ -37,18 +37,10 @@ class RegisteredView:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class _ViewSource:
-    """The arguments that a view was made with, to make it again."""
-
-    client: Recipient
-    load_of: LoadOf
-    table: TableName
-    engine: str
-
-
+#: What a view is of, and the engine that reads it.
+_Source = tuple[Load, str]
 #: The views of each session, by name: as many as were registered.
-_views: weakref.WeakKeyDictionary[Any, dict[str, _ViewSource]] = weakref.WeakKeyDictionary()
+_views: weakref.WeakKeyDictionary[Any, dict[str, _Source]] = weakref.WeakKeyDictionary()
 _views_lock = threading.Lock()
 
 
@@ -68,7 +60,7 @@ def register_views(
     """
     engine = checked_engine(engine or client.engine)
     named = _named(tables, listed)
-    known = {view: _ViewSource(client, load_of, table, engine) for view, table in named.items()}
+    known = {view: (load_of(table), engine) for view, table in named.items()}
     strict = isinstance(tables, Mapping) or (tables is not None and not _is_share(tables))
     return _create(spark, known, strict)
 
@@ -78,7 +70,7 @@ def refresh_views(
 ) -> Sequence[RegisteredView]:
     """Plan registered views anew (``SharingClient.refresh``)."""
     with _views_lock:
-        ours = {v: r for v, r in _views.get(spark, {}).items() if r.client is client}
+        ours = {view: source for view, source in _views.get(spark, {}).items() if source[0].table.client is client}
     names = list(ours) if views is None else [views] if isinstance(views, str) else list(views)
     unknown = [name for name in names if name not in ours]
     if unknown:
@@ -88,9 +80,10 @@ def refresh_views(
     return _create(spark, {name: ours[name] for name in names}, strict=True)
 
 
-def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool) -> Sequence[RegisteredView]:
-    scans = {
-        view: known.load_of(known.table).as_read_by(in_session(known.client, spark)) for view, known in views.items()
+def _create(spark: SparkSession, views: Mapping[str, _Source], strict: bool) -> Sequence[RegisteredView]:
+    scans = {  # each resolved anew
+        view: Load(load.table, load.options).as_read_by(in_session(load.table.client, spark))
+        for view, (load, _) in views.items()
     }
     failures = in_parallel([partial(_failure, scan) for scan in scans.values()])
     done = []
@@ -99,7 +92,7 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
         try:
             if failure is not None:
                 raise failure
-            frame_of(scan, spark, views[view].engine).createOrReplaceTempView(view)
+            frame_of(scan, spark, views[view][1]).createOrReplaceTempView(view)
         except DeltaSharingError as error:
             if strict:
                 raise
@@ -108,7 +101,7 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
         else:
             with _views_lock:
                 _views.setdefault(spark, {})[view] = views[view]
-        done.append(RegisteredView(view, str(views[view].table), problem))
+        done.append(RegisteredView(view, str(scan.table), problem))
     return Listing(done)
 
 

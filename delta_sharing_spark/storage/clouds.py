@@ -11,11 +11,11 @@ import time
 import xml.etree.ElementTree as ElementTree
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from delta_sharing_spark.network.http import parse_count
+from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.locations import Location
@@ -130,7 +130,7 @@ class S3(Cloud):
         return sign(method, url, self._secret, self._region, self._clock() + self._skew)
 
     def corrected(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
-        told = _http_seconds(headers.get("date", ""))
+        told = http_seconds(headers.get("date", ""))
         # An answer to HEAD has no code: the time itself is looked at. S3 allows fifteen minutes.
         if status == 403 and told is not None and abs(told - self._clock() - self._skew) > _LARGEST_SKEW:
             self._skew = told - self._clock()
@@ -296,15 +296,7 @@ def _iso_time(text: str) -> int:
 
 
 def _http_time(text: str) -> int:
-    seconds = _http_seconds(text)
+    seconds = http_seconds(text)
     if seconds is None:
         raise UnreadableAnswer(f"a time is {text[:50]!r}")
     return int(seconds * 1000)
-
-
-def _http_seconds(text: str) -> float | None:
-    """HTTP's date in seconds since the epoch; None if it is none."""
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (TypeError, ValueError, OverflowError, IndexError):
-        return None

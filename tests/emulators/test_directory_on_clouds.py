@@ -206,7 +206,7 @@ def test_a_scope_that_leaves_the_data_out(cloud: Cloud, table: DeltaTableBuilder
 def test_without_a_way_to_renew_expiry_is_an_error(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud, lifetime=3.0)
-    directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carry_profile=False)
+    directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carryProfile="false")
     snapshot = directory.snapshot()
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     time.sleep(3.5)

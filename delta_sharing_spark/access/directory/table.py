@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -96,20 +96,21 @@ class TableDirectory:
     """A table of which every location could be read: its log, its files, and the access that splits carry.
 
     Attributes:
-        table: How errors name the table.
-        head: What the sharing server states about the table.
-        access: For executors.
-        driver: The same for the driver, which may always ask for credentials.
+        negotiated: The table.
+        driver: The driver's access, which may always ask for credentials.
+        settings: How executors reach the storage.
         log: The table's log; each of its files is fetched once.
-        advice: What to do if it is not a Delta table.
     """
 
-    table: str
-    head: TableSnapshotHead = field(repr=False)
-    access: DirectoryAccess
+    negotiated: NegotiatedTable
     driver: DirectoryAccess = field(repr=False)
+    settings: StorageSettings
     log: CachedLogStore = field(repr=False)
-    advice: str = field(repr=False)
+
+    @property
+    def table(self) -> str:
+        """How errors name the table."""
+        return self.driver.table
 
     def snapshot(self, version: int | None = None) -> Snapshot:
         """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
@@ -131,13 +132,13 @@ class TableDirectory:
         try:
             head = load_head(self.log, version=version, table=self.table)
         except LogError as error:
-            if not error.has_no_log or self.head.metadata.id:
+            if not error.has_no_log or self.negotiated.head.metadata.id:
                 raise
             # The server refused to describe the table, and only the list of tables told that there is a directory.
             raise UnsupportedFeatureError(
                 f"{self.table} is no Delta table as far as its directory tells: {self.log.root} has no Delta log, and the "
                 f"sharing server does not describe it; it may be an Iceberg table, which this reader does not read: "
-                f"{self.advice}"
+                f"{iceberg_advice(self.negotiated.table, self.negotiated.profile)}"
             ) from error
         self._check(head, is_newest=is_newest)
         return head
@@ -148,24 +149,25 @@ class TableDirectory:
         Args:
             tasks: The plan's files, of which some are kept as samples.
         """
-        issuer, executors = self.driver.issuer, self.access.issuer
+        issuer, negotiated = self.driver.issuer, self.negotiated
         assert issuer is not None, "the driver may always ask"
         samples = (parse_location(task.location) for task in (tasks[0], tasks[-1])) if tasks else ()
-        tokens = tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens)
-        if isinstance(issuer, SharingIssuer) and isinstance(executors, SharingIssuer) and executors.profile.carried:
-            # The token that executors were to ask with may have ended.
-            profile = carried_profile(issuer.profile, executors.settings, "token")
-            executors = None if profile is None else replace(executors, profile=profile)
-        return replace(self.access, tokens=tokens, samples=tuple(samples), issuer=executors)
+        tokens = tuple(TOKENS.get(issuer, token.location) for token in self.driver.tokens)
+        carry = negotiated.options.carry_profile
+        executors: Issuer | None = issuer if carry else None
+        if isinstance(issuer, SharingIssuer):
+            profile = carried_profile(issuer.profile, negotiated.settings, carry)
+            executors = None if profile is None else replace(issuer, profile=profile)
+        return replace(self.driver, tokens=tokens, samples=tuple(samples), issuer=executors, settings=self.settings)
 
     def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
-        expected = self.head.metadata.id
+        expected = self.negotiated.head.metadata.id
         if expected and head.metadata.id and head.metadata.id != expected:
             raise TableChangedError(
                 f"the log at {self.log.root} is of the table with the id {head.metadata.id}, but the sharing server "
                 f"says that {self.table} has the id {expected}: it was replaced; load it again"
             )
-        version = self.head.version
+        version = self.negotiated.head.version
         if is_newest and version is not None and head.version < version:
             raise TableChangedError(
                 f"the log of {self.table} ends with version {head.version}, but the sharing server said {version}; "
@@ -180,7 +182,7 @@ class TableDirectory:
         Raises:
             CredentialError: A file lies elsewhere, or its location is refused.
         """
-        yield from self.checked(snapshot.tasks(keep_stats=keep_stats))
+        return self.checked(snapshot.tasks(keep_stats=keep_stats))
 
     def check(self, batch: AddBatch) -> None:
         """The same for files in columns: only those outside the root are looked at one by one."""
@@ -200,7 +202,7 @@ class TableDirectory:
                 if path.startswith(root):
                     continue
                 location = parse_location(path)
-                token = token_covering(self.access.tokens, location, table=self.table)
+                token = token_covering(self.driver.tokens, location, table=self.table)
                 if token not in touched and str(token.location) != self.log.root:
                     touched.add(token)
                     self._touch(location, path)
@@ -215,16 +217,10 @@ class TableDirectory:
 
 
 def open_directory(
-    profile: Profile,
-    transport: NetworkSettings,
-    table: TableName,
-    head: TableSnapshotHead,
+    negotiated: NegotiatedTable,
     *,
     settings: StorageSettings | None = None,
-    carry_profile: bool | Literal["token"] = True,
     seconds: float = DECISION_SECONDS,
-    has_fallback: bool = False,
-    first_version: int | None = None,
     issuer: Issuer | None = None,
 ) -> TableDirectory:
     """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
@@ -234,22 +230,19 @@ def open_directory(
     given the time that the settings say.
 
     Args:
-        profile, transport, table: How to ask the sharing server.
-        head: What the server states about the table; ``location`` is required.
-        settings: Region, endpoint, time-outs.
-        carry_profile: What executors ask for credentials with; see ``carried_profile``.
+        settings: Region, endpoint, time-outs; those of the options by default.
         seconds: The bound of the decision.
-        has_fallback: Whether another access mode can be taken instead.
-        first_version: The first version whose commit will be looked at, where that may be long before the newest.
         issuer: Instead of the sharing server, for tests.
 
     Raises:
-        AccessModeError: An unsupported scheme, a local location of a remote server.
+        AccessModeError: An unsupported scheme, a local location of a remote server, or no location.
         CredentialError: A credential that is malformed or does not cover its location.
         NetworkError: The storage or the server did not answer in time.
         ServerError: The sharing server refuses to issue one.
     """
-    settings = settings or StorageSettings()
+    profile, transport, table, head = negotiated.profile, negotiated.settings, negotiated.table, negotiated.head
+    settings = settings or storage_settings(negotiated.options)
+    has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)
     local = next((location for location in (root, *others) if location.kind == "local"), None)
@@ -297,17 +290,11 @@ def open_directory(
     # The time-outs end what is silent; where nothing else can be tried, a busy machine has longer to come to its answers.
     opening_seconds = seconds * (1 - _SILENCE if has_fallback else 3)
     tokens = _together(connect, (root, *others), opening_seconds, name)
-    executors_profile = carried_profile(profile, transport, carry_profile)
-    if executors_profile is not None and isinstance(driver_issuer, SharingIssuer):
-        executors_issuer: Issuer | None = replace(driver_issuer, profile=executors_profile)
-    else:
-        executors_issuer = driver_issuer if carry_profile else None
-    executors_access = DirectoryAccess(name, tokens, executors_issuer, settings, canary)
-    driver = replace(executors_access, issuer=driver_issuer, settings=driver_settings)
+    driver = DirectoryAccess(name, tokens, driver_issuer, driver_settings, canary)
     store.lease_for = driver.lease
     if first_version is not None:
         log.list_from_version(first_version)
-    return TableDirectory(name, head, executors_access, driver, log, iceberg_advice(table, profile))
+    return TableDirectory(negotiated, driver, settings, log)
 
 
 def _bounded(settings: _S, connect: float, read: float, retry: float) -> _S:
@@ -385,16 +372,7 @@ class DirectoryTable(OpenTable):
     mode = "dir"
 
     def __init__(self, negotiated: NegotiatedTable) -> None:
-        self._directory = open_directory(
-            negotiated.profile,
-            negotiated.settings,
-            negotiated.table,
-            negotiated.head,
-            settings=storage_settings(negotiated.options),
-            carry_profile=negotiated.options.carry_profile,
-            has_fallback=negotiated.decision.fallback is not None,
-            first_version=_first_version(negotiated.options),
-        )
+        self._directory = open_directory(negotiated)
         self._log, self._table = self._directory.log, self._directory.table
         #: Of the last version of a range: the next range need not search the log for its own.
         self._head: Head | None = None
@@ -451,9 +429,7 @@ class DirectoryTable(OpenTable):
         if not isinstance(start, int):
             assert options.starting_timestamp is not None, "a batch feed has a start"
             start = self.version_at_or_after(options.starting_timestamp)
-        between = options.starting_timestamp is not None and options.ending_timestamp is not None
-        last = last_version(self, options, newest)
-        versions = range_of_versions(start, last, newest, self._table, between_moments=between)
+        versions = range_of_versions(start, last_version(self, options, newest), newest, self._table, options)
         feed = self._commits(versions[0], versions[-1], feed=True) if versions else iter(())
         return self._listing(scan, feed)
 
@@ -491,7 +467,7 @@ class DirectoryTable(OpenTable):
 
 
 def _first_version(options: ReadOptions) -> int | None:
-    """See ``open_directory``."""
+    """The first version whose commit will be looked at, where that may be long before the newest."""
     if options.version_as_of is not None:
         return options.version_as_of
     if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:

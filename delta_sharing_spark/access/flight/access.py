@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
-from delta_sharing_spark.errors import NetworkError, ResponseError, TableChangedError, TicketError, UnavailableError
+from delta_sharing_spark.errors import (
+    DeltaSharingError,
+    NetworkError,
+    ResponseError,
+    TableChangedError,
+    TicketError,
+    UnavailableError,
+)
 from delta_sharing_spark.network.retry import backoff
 from delta_sharing_spark.scan.plan import Access, FileTask, Split
 from delta_sharing_spark.schema.types import Struct, without_mapping
@@ -90,14 +97,12 @@ class FlightAccess:
                 if endpoint.expires is not None and endpoint.expires - _MARGIN <= time.time() and renewals < _RENEWALS:
                     renewals += 1
                     endpoint = connection.renewed(endpoint)
-                for batch in _stream(connection, endpoint.ticket, skip=arrived):
+                for batch in connection.stream(endpoint.ticket, skip=arrived):
                     yield batch
                     arrived += batch.num_rows
                 return
-            except (pa.ArrowException, OSError, KeyError, NetworkError, UnavailableError, TicketError) as error:
-                cause = (
-                    connection.status_of(error) if isinstance(error, (pa.ArrowException, OSError, KeyError)) else error
-                )
+            except DeltaSharingError as error:
+                cause = error
             if arrived > before:
                 failures = renewals = 0
             if isinstance(cause, TicketError) and cause.reason == "expired" and renewals < _RENEWALS:
@@ -116,24 +121,6 @@ def _require_columns(schema: pa.Schema, expected: Struct, table: str) -> None:
     missing = [name for name in expected.names if name not in schema.names]
     if missing:
         raise TableChangedError(f"the gateway's rows of {table} have no column {missing[0]!r}; load the table again")
-
-
-def _stream(connection: GatewayConnection, ticket: str, skip: int) -> Generator[pa.RecordBatch, None, None]:
-    """The batches of a ticket behind the first ``skip`` rows: a ticket gives the same rows in the same order each time."""
-    reader = connection.stream(ticket)
-    try:
-        while True:
-            try:
-                batch = reader.read_chunk().data
-            except StopIteration:
-                return
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            yield batch.slice(skip)
-            skip = 0
-    finally:
-        reader.cancel()
 
 
 def require_sound(batch: pa.RecordBatch, table: str, gateway: str) -> None:

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import NetworkError, ProfileError, ResponseError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: The environment variable with the token that a gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
@@ -125,17 +128,19 @@ class GatewayConnection:
         answer = self._act(RENEW, wrap(expired.serialize()))
         return _endpoint(flight.FlightEndpoint.deserialize(answer), self.address.uri)
 
-    def stream(self, ticket: str) -> Any:
-        """The rows of an endpoint, as pyarrow reads them; its errors are for ``status_of``."""
+    def stream(self, ticket: str, skip: int) -> Iterator[pa.RecordBatch]:
+        """The batches of an endpoint behind the first ``skip`` rows: a ticket gives the same rows in the same order each time."""
         import pyarrow.flight as flight
 
-        return self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(has_timeout=False))
-
-    def status_of(self, error: Exception) -> Exception:
-        """What an exception of ``stream`` means."""
-        from delta_sharing_spark.access.flight.messages import from_status
-
-        return from_status(error, self.address.uri, has_token=self.address.token is not None)
+        with self._errors():
+            reader = self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(has_timeout=False))
+            try:
+                for chunk in iter(reader.read_chunk, None):
+                    if skip < chunk.data.num_rows:
+                        yield chunk.data.slice(skip)
+                    skip = max(0, skip - chunk.data.num_rows)
+            finally:
+                reader.cancel()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -145,7 +150,9 @@ class GatewayConnection:
         try:
             yield
         except (pa.ArrowException, OSError, KeyError) as error:
-            raise self.status_of(error) from None
+            from delta_sharing_spark.access.flight.messages import from_status
+
+            raise from_status(error, self.address.uri, has_token=self.address.token is not None) from None
 
     def forget(self) -> None:
         """Close the connection of this process, so that the next call makes another: the gateway may have been restarted."""

@@ -28,8 +28,8 @@ from delta_sharing_spark.access.flight.connection import (
     VERSION,
     Endpoint,
     Flight,
-    GatewayAddress,
     GatewayConnection,
+    gateway_address,
 )
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options import ReadOptions
@@ -42,10 +42,10 @@ class FlightTable(OpenTable):
 
     mode = "flight"
 
-    def __init__(self, negotiated: NegotiatedTable, gateway: GatewayAddress) -> None:
+    def __init__(self, negotiated: NegotiatedTable) -> None:
         self._table, self._options = str(negotiated.table), negotiated.options
-        self._gateway = gateway
-        self._connection = GatewayConnection(gateway)
+        self._gateway = gateway_address(self._options)
+        self._connection = GatewayConnection(self._gateway)
 
     def describe(self, as_of: AsOf) -> TableState:
         """See ``OpenTable.describe``; one call. The gateway has passed the gate and resolved mapped columns."""

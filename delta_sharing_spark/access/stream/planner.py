@@ -124,6 +124,7 @@ class StreamPlanner:
         clock: Seconds that only grow; tests give their own.
 
     Attributes:
+        scan: The load that the stream is of.
         identity: What the order of files within a version depends on, as far as is known.
     """
 
@@ -136,7 +137,7 @@ class StreamPlanner:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._scan, self._opener, self._spec, self._policy, self._clock = scan, opener, spec, policy, clock
+        self.scan, self._opener, self._spec, self._policy, self._clock = scan, opener, spec, policy, clock
         self._table = str(scan.table)
         self._interval = _poll_interval(scan)
         self.identity: StreamIdentity = opener.run(lambda table: table.stream_identity(scan))
@@ -149,7 +150,7 @@ class StreamPlanner:
 
     def first(self) -> Position:
         """Where a new stream begins, by its options: resolved now, and written into the first end offset."""
-        options = self._scan.options
+        options = self.scan.options
         start, moment = options.starting_version, options.starting_timestamp
         if isinstance(start, int):
             newest = self._newest()
@@ -193,7 +194,7 @@ class StreamPlanner:
         """
         target = self._target(start)
         parts: list[tuple[list[FileTask], SplitAccess]] = []
-        end, budget, is_feed = Position(target + 1), BatchBudget(limits), self._scan.options.read_change_feed
+        end, budget, is_feed = Position(target + 1), BatchBudget(limits), self.scan.options.read_change_feed
         for here, files, access in self._walk(start, target):
             try:
                 tasks = self._emitted(files)[here.index :]
@@ -221,10 +222,10 @@ class StreamPlanner:
     def splits(self, start: Position, end: Position) -> list[Split]:
         """The splits between two positions."""
         splits: list[Split] = []
-        pruner = FilePruner(self._scan)
+        pruner = FilePruner(self.scan)
         for tasks, access in self.files(start, end):
             remaining = FileList(pruner.remaining(tasks))
-            splits += splits_of(remaining, access, self._scan, self._spec, len(splits))
+            splits += splits_of(remaining, access, self.scan, self._spec, len(splits))
         return splits
 
     def files(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:
@@ -278,14 +279,14 @@ class StreamPlanner:
         if block is not None and block.covers(position):
             return block
         self._block = None  # the old one is let go before the new one is read
-        stop = first if position.snapshot else min(last, first + self._scan.options.max_versions_per_rpc - 1)
+        stop = first if position.snapshot else min(last, first + self.scan.options.max_versions_per_rpc - 1)
 
         def list_versions(table: OpenTable) -> _Block:
             order = self.identity if self._is_ordered else None
             if position.snapshot:
-                listing = table.all_files(self._scan, first, order)
+                listing = table.all_files(self.scan, first, order)
             else:
-                listing = table.versions(self._scan, first, stop, order)
+                listing = table.versions(self.scan, first, stop, order)
             return _Block(first, stop, self._prepared(listing, position), listing.access, position.snapshot)
 
         block = self._block = self._opener.run(list_versions)
@@ -298,7 +299,7 @@ class StreamPlanner:
         Raises:
             StreamError: Another table; or files that are ordered otherwise than the part that was read already.
         """
-        versions, keep_stats = [], self._scan.prune is not None
+        versions, keep_stats = [], self.scan.prune is not None
         self._check_same_table(listing.identity.table_id, None)
         for files in listing.versions:
             if files.shape is not None:
@@ -309,10 +310,7 @@ class StreamPlanner:
             files.tasks = sorted(tasks, key=lambda task: (task.id, task.change_type or ""))
             versions.append(files)
         now, before = replace(listing.identity, table_id=self.identity.table_id), self.identity
-        differs = (
-            now.mode != before.mode or now.hash != before.hash or (now.hash is None and now.format != before.format)
-        )
-        if self._is_ordered and differs and position.in_the_middle:
+        if self._is_ordered and position.in_the_middle and not now.is_ordered_as(before):
             raise StreamError(
                 f"the server now orders the files of {self._table} otherwise: file ids by {_order_name(now)}, the stream's "
                 f"by {_order_name(before)}; restart the stream, and if it does not go on, start it anew with another "
@@ -332,7 +330,7 @@ class StreamPlanner:
         """The files of a version that a stream emits, by its schema and what its options permit."""
         if files.shape is not None:
             self._policy.check(files.shape, files.version, self._table)
-        options = self._scan.options
+        options = self.scan.options
         if options.read_change_feed or not files.removes:
             return files.tasks
         if options.skip_change_commits:

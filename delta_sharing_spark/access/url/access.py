@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,6 +54,7 @@ _loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.n
 #: Types whose serialized values say one thing to every server.
 _PLAIN = ("string", "integer", "long")
 _MOST_VALUES = 20
+_WHOLE = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,8 @@ def narrowed(
     from delta_sharing_spark.predicates.hints import json_hints, sql_hints
     from delta_sharing_spark.predicates.tree import conjunction
 
-    parts = [part for column in partitions if (part := _values(column, files)) is not None]
+    plain = [column for column in partitions if str(column.type) in _PLAIN]
+    parts = [part for column in plain if (part := _values(column, files)) is not None]
     if not parts:
         return None
     condition = conjunction(parts)
@@ -331,33 +334,22 @@ def narrowed(
 
 
 def _values(column: Field, files: Sequence[FileTask]) -> Expression | None:
-    """``column`` is one of the values that it has in ``files``."""
+    """``column`` is one of the values that it has in ``files``; None where that is not certain, or long."""
     from delta_sharing_spark.predicates.tree import Column, Compare, IsNull, Literal, disjunction
 
-    if str(column.type) not in _PLAIN:
-        return None
     texts: set[str | None] = set()
     for file in files:
         values = file.partition_values or {}
-        for name in (column.physical_name, column.name):
-            if name in values:
-                texts.add(values[name] or None)
-                break
-        else:
+        name = next((name for name in (column.physical_name, column.name) if name in values), None)
+        if name is None:
             return None
-        if len(texts) > _MOST_VALUES:
-            return None
-    operand = Column((column.name,), column.type)
-    choices: list[Expression] = []
-    for text in sorted(texts, key=lambda value: value or ""):
-        if text is None:
-            choices.append(IsNull(operand))
-        elif str(column.type) == "string":
-            choices.append(Compare("=", operand, Literal(text, column.type)))
-        elif text.lstrip("-").isdigit() and text.isascii():
-            choices.append(Compare("=", operand, Literal(int(text), column.type)))
-        else:
-            return None
+        texts.add(values[name] or None)
+    kind, is_text = column.type, str(column.type) == "string"
+    if len(texts) > _MOST_VALUES or not (is_text or all(_WHOLE.fullmatch(text) for text in texts if text is not None)):
+        return None
+    operand, known = Column((column.name,), kind), sorted(text for text in texts if text is not None)
+    choices: list[Expression] = [IsNull(operand)] if None in texts else []
+    choices += [Compare("=", operand, Literal(text if is_text else int(text), kind)) for text in known]
     return disjunction(choices)
 
 

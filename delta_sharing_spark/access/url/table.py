@@ -171,7 +171,7 @@ class UrlTable(OpenTable):
         options, newest = scan.options, self._negotiated.head.version
         start, end = options.starting_version, options.ending_version
         if newest is not None:
-            if isinstance(start, int) and not range_of_versions(start, end, newest, str(self._table)):
+            if isinstance(start, int) and not range_of_versions(start, end, newest, str(self._table), options):
                 return self._no_versions(scan)
             if options.ending_timestamp is None:
                 end = newest if end is None else min(end, newest)
@@ -217,7 +217,7 @@ class UrlTable(OpenTable):
         times: dict[int, int | None] = dict.fromkeys(range(max(0, last - most + 1), last + 1))
         query = Query(starting_version=min(times), ending_version=last)
         try:
-            records = self._rest.query(self._table, query, formats=self._formats(None)).records()
+            records = self._rest.query(self._table, query, formats=response_formats(self._negotiated.options)).records()
             times.update({record.version: record.timestamp for record in records if record.version in times})
         except REFUSALS as refusal:
             raise VersionError(
@@ -238,16 +238,8 @@ class UrlTable(OpenTable):
             include_historical_metadata=True,
             include_historical_protocol=True,
             max_files=options.max_files_per_request,
-            file_id_hash=_hash_of(identity),
         )
-        formats = self._formats(identity)
-        try:
-            if isinstance(query, ChangesQuery):
-                response = self._rest.changes(self._table, query, formats=formats)
-            else:
-                response = self._rest.query(self._table, query, formats=formats)
-        except (*REFUSALS, UnavailableError) as refusal:
-            raise self._refused_stream(range(first, last + 1), refusal) from refusal
+        response = self._stream_answer(query, identity, range(first, last + 1))
         records = (record for record in response.records() if first <= version_of(record, table) <= last)
         by_version = (feed_versions if feed else added_versions)(records, table)
         shapes = list(shapes_of(response, table))
@@ -256,11 +248,8 @@ class UrlTable(OpenTable):
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
         """See ``OpenTable.all_files``; one query; raises VersionError where the server answers with another version."""
         options, table = scan.options, str(self._table)
-        query = Query(version=version, max_files=options.max_files_per_request, file_id_hash=_hash_of(identity))
-        try:
-            response = self._rest.query(self._table, query, formats=self._formats(identity))
-        except (*REFUSALS, UnavailableError) as refusal:
-            raise self._refused_stream(range(version, version + 1), refusal) from refusal
+        query = Query(version=version, max_files=options.max_files_per_request)
+        response = self._stream_answer(query, identity, range(version, version + 1))
         head = response.head
         if head.version is not None and head.version != version:
             raise VersionError(
@@ -276,18 +265,33 @@ class UrlTable(OpenTable):
         files = VersionFiles(version, tasks, shape=shape_of(head.protocol, head.metadata, table))
         return self._listing(scan, response, [files])
 
-    def _refused_stream(self, asked: range, refusal: ServerError) -> DeltaSharingError:
-        """The error of a stream's range of versions that the server refuses, or fails on each time; else the refusal."""
-        if isinstance(refusal, UnavailableError) and not refusal.permanent:
-            return refusal
-        versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
-        cause = f"the stream of {self._table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
-        advice = self._feature_advice(refusal)
-        if advice is not None:
-            return StreamError(f"{cause}; {advice}")
-        return VersionError(
-            f"{cause}; start at a version that is shared, or ask the provider to share the table's history"
-        )
+    def _stream_answer(
+        self, query: Query | ChangesQuery, identity: StreamIdentity | None, asked: range
+    ) -> QueryResponse:
+        """The answer for a stream's range of versions, in the stream's own format unless file ids do not depend on that.
+
+        Raises:
+            VersionError, StreamError: The server refuses the range, or fails on it each time.
+        """
+        if identity is None or identity.hash is not None:
+            formats = response_formats(self._negotiated.options)
+        else:
+            formats = (identity.format,)
+        query = replace(query, file_id_hash=ID_HASH if identity is None else identity.hash)
+        try:
+            if isinstance(query, ChangesQuery):
+                return self._rest.changes(self._table, query, formats=formats)
+            return self._rest.query(self._table, query, formats=formats)
+        except (*REFUSALS, UnavailableError) as refusal:
+            if isinstance(refusal, UnavailableError) and not refusal.permanent:
+                raise
+            versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
+            cause = f"the stream of {self._table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
+            if (advice := self._feature_advice(refusal)) is not None:
+                raise StreamError(f"{cause}; {advice}") from refusal
+            raise VersionError(
+                f"{cause}; start at a version that is shared, or ask the provider to share the table's history"
+            ) from refusal
 
     def _head_as_of(self, options: ReadOptions, head: TableSnapshotHead) -> TableSnapshotHead:
         """Protocol and metadata at ``versionAsOf`` or ``timestampAsOf``, also from a server whose metadata is always the newest.
@@ -331,8 +335,7 @@ class UrlTable(OpenTable):
         start = options.starting_version if first is None else self._version_after(first - _TICK)
         by_moment = first is not None or last is not None
         if by_moment and newest is not None and isinstance(start, int) and end is not None and end >= 0:
-            between = first is not None and last is not None
-            versions = range_of_versions(start, end, newest, str(self._table), between_moments=between)
+            versions = range_of_versions(start, end, newest, str(self._table), options)
             if versions or (last is not None and end == newest) or self._is_shared(end):
                 return versions
         raise self._refused_feed(refusal) from refusal
@@ -380,12 +383,6 @@ class UrlTable(OpenTable):
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
         return StreamIdentity(scan.shape.id, self.mode, self._negotiated.head.response_format, None)
 
-    def _formats(self, identity: StreamIdentity | None) -> Sequence[str]:
-        """The response formats to ask for: the stream's own, unless the server's file ids do not depend on it."""
-        if identity is None or identity.hash is not None:
-            return response_formats(self._negotiated.options)
-        return (identity.format,)
-
     def _listing(
         self, scan: ResolvedScan, response: QueryResponse, versions: Sequence[VersionFiles], files: int = 0
     ) -> VersionListing:
@@ -427,10 +424,6 @@ class UrlTable(OpenTable):
             )
         settings = http_policy_of(negotiated.options, negotiated.profile)
         return UrlAccess(settings, renewal, response.received_at, ends / 1000 if ends else None)
-
-
-def _hash_of(identity: StreamIdentity | None) -> str | None:
-    return ID_HASH if identity is None else identity.hash
 
 
 def _hints(scan: ResolvedScan, limit_hint: int | None) -> Query:

@@ -6,7 +6,6 @@ import base64
 import json
 import threading
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,7 +75,6 @@ class Endpoints:
     ) -> None:
         self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
-        self._keys: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Response:
@@ -100,7 +98,7 @@ class Endpoints:
         if is_described:
             return json_response({**shared.names(), "format": shared.format})  # and nothing of its locations
         try:
-            return self._table(shared, request, _body(request.body) if request.method == "POST" else parameters)
+            return self._table(shared, request, _body(request) if request.method == "POST" else parameters)
         except DeltaSharingError as error:
             if isinstance(error, TableError) and not isinstance(error, LogError):
                 raise bad_request(str(error)) from error
@@ -161,14 +159,11 @@ class Endpoints:
         key = request.parameters.get("idempotencyKey") or request.parameters.get("idempotency_key")
         if not key:
             raise bad_request("idempotency_key is required for async query.")
+        query_id = f"q-{id_of(f'{request.table} {key}')}"
         with self._lock:
-            query_id = self._keys.get((str(request.table), str(key)))
-            if query_id is None or query_id not in self._jobs:
-                query_id = f"q-{uuid.uuid4()}"
-                self._keys[(str(request.table), str(key))] = query_id
-                self._jobs[query_id] = _Job(request)
-                if len(self._jobs) > _JOBS:
-                    self._jobs.popitem(last=False)
+            self._jobs.setdefault(query_id, _Job(request))
+            if len(self._jobs) > _JOBS:
+                self._jobs.popitem(last=False)
         return self._status(query_id, "pending")
 
     def _poll(self, query_id: str, request: TableRequest) -> Response:
@@ -192,11 +187,9 @@ class Endpoints:
         )
 
     def _status(self, query_id: str, status: str, error: str | None = None) -> Response:
-        body: dict[str, Any] = {"queryId": query_id}
-        if self._settings.async_status or status != "pending":
-            body["status"] = status
-        if error is not None:
-            body["errorMessage"] = error
+        shown = status if self._settings.async_status or status != "pending" else None
+        told = {"queryId": query_id, "status": shown, "errorMessage": error}
+        body = {name: value for name, value in told.items() if value is not None}
         headers = {"delta-sharing-capabilities": "asyncquery=true"}
         return lines_response([json.dumps({"queryStatus": body}).encode()], headers)
 
@@ -206,11 +199,9 @@ class Endpoints:
             self._jobs.clear()
 
 
-def _body(body: bytes) -> dict[str, Any]:
-    if not body.strip():
-        return {}
+def _body(request: Request) -> dict[str, Any]:
     try:
-        tree = json.loads(body)
+        tree = request.json
     except ValueError:
         raise bad_request("The request body is not valid JSON.") from None
     if not isinstance(tree, dict):
@@ -252,7 +243,8 @@ def vend(
         raise bad_request(f"Temporary table credentials are not supported on table: {table}")
     root = table.location if table.location is not None else table.root
     location = (asked or root).rstrip("/")
-    if not any(_covers(known, location) for known in (root, *table.auxiliary_locations)):
+    known = [one.rstrip("/") for one in (root, *table.auxiliary_locations)]
+    if not any(location == one or location.startswith(f"{one}/") for one in known):
         raise bad_request(f"The location {location} is not one of table {table}")
     body = credentials_of(location, table, vendors, settings)
     if settings.credential_location:
@@ -271,11 +263,6 @@ def credentials_of(
     if scheme == "file":
         return {"expirationTime": int((time.time() + settings.credential_ttl) * 1000)}
     raise bad_request(f"Temporary credentials are not supported for scheme {scheme}")
-
-
-def _covers(known: str, location: str) -> bool:
-    known = known.rstrip("/")
-    return location == known or location.startswith(known + "/")
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
@@ -149,20 +150,15 @@ class _FileView:
 
     def outcome(self, name: str, sign: str, kind: str, value: Any) -> _Outcome:
         """Of ``name sign value``."""
-        if name.lower() in self._partitions:
-            text = self._partition(name)
-            if not text:
-                return False, True
-            bounds = _parse(text, kind)
-            true = {
-                "=": bounds == value, "<": bounds < value, "<=": bounds <= value, ">": bounds > value, ">=": bounds >= value
-            }[sign]  # fmt: skip
-            return true, not true
-        low, high = self._bounds(name, kind)
+        is_exact = name.lower() in self._partitions
+        text = self._partition(name) if is_exact else None
+        if is_exact and not text:
+            return False, True
+        low, high = (_parse(text, kind),) * 2 if text else self._bounds(name, kind)
         if low is None or high is None:
             return _UNKNOWN
         true = {"=": low <= value <= high, "<": low < value, "<=": low <= value, ">": high > value, ">=": high >= value}
-        return true[sign], True
+        return true[sign], not (is_exact and true[sign])
 
     def null_outcome(self, name: str, *, naive: bool) -> _Outcome:
         """Of ``name IS NULL``."""
@@ -216,28 +212,30 @@ def _depth(node: Mapping[str, Any]) -> int:
     return 1 + max((_depth(child) for child in node.get("children") or ()), default=0)
 
 
+def _number(text: str) -> float:
+    number = float(text)
+    if number != number:
+        raise ValueError("NaN is above every number, which comparisons in Python do not say")
+    return number
+
+
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "long": int,
+    "float": _number,
+    "double": _number,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "date": datetime.date.fromisoformat,
+    "timestamp": partial(timestamp_micros, time_zone="UTC"),
+    "string": lambda text: text.encode("utf-8", "surrogateescape"),
+}
+
+
 def _parse(text: str, kind: str) -> Any:
     try:
-        if kind in ("int", "long"):
-            return int(text)
-        if kind in ("float", "double"):
-            number = float(text)
-            if number != number:
-                raise _Unusable  # NaN is above every number, which comparisons in Python do not say
-            return number
-        if kind == "bool":
-            if text.lower() not in ("true", "false"):
-                raise _Unusable
-            return text.lower() == "true"
-        if kind == "date":
-            return datetime.date.fromisoformat(text)
-        if kind == "timestamp":
-            return timestamp_micros(text, "UTC")
-    except ValueError:
+        return _PARSERS[kind](text)
+    except (KeyError, ValueError):
         raise _Unusable from None
-    if kind == "string":
-        return text.encode("utf-8", "surrogateescape")
-    raise _Unusable
 
 
 def limited(files: Sequence[FileAction], limit: int) -> list[FileAction]:

@@ -9,11 +9,10 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -179,9 +178,7 @@ class SharingServer:
     def __enter__(self) -> SharingServer:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # What is shared
@@ -356,12 +353,10 @@ def _location(path: str | os.PathLike[str]) -> str:
     return text if is_uri else Path(os.path.abspath(text)).as_uri()
 
 
-def _flat(shares: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(shares: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Tables by full name out of nested mappings."""
-    named_tables: list[tuple[str, str]] = []
     for name, value in shares.items():
         if isinstance(value, Mapping):
-            named_tables += _flat(value, f"{prefix}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            named_tables.append((prefix + name, os.fspath(value)))
-    return named_tables
+            yield prefix + name, os.fspath(value)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import Decision, NegotiatedTable
+from delta_sharing_spark.access.contract import Decision, Mode, NegotiatedTable
+from delta_sharing_spark.access.directory.access import Issuer
 from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.deltalog.replay import Snapshot
@@ -51,27 +52,37 @@ def head_of(
     return TableSnapshotHead(table.version if version is None else version, "delta", Protocol(1, ()), metadata)
 
 
+def negotiated(
+    head: TableSnapshotHead,
+    profile: Profile = PROFILE,
+    transport: NetworkSettings | None = None,
+    fallback: Mode | None = None,
+    name: TableName = NAME,
+    **options: str,
+) -> NegotiatedTable:
+    parsed = parse_options({"path": str(name), **options})
+    decision = Decision("dir", "many files", fallback)
+    return NegotiatedTable(parsed, profile, transport or NetworkSettings(), name, head, decision)
+
+
 def opened(
     head: TableSnapshotHead,
     *,
     endpoint: str | None = None,
-    profile: Profile = PROFILE,
     retry_seconds: float = 2,
     seconds: float = 120,  # a machine under load opens no connection in the ten that users wait
-    **options,
+    issuer: Issuer | None = None,
+    **options: Any,
 ) -> TableDirectory:
     settings = StorageSettings(endpoint=endpoint, retry_seconds=retry_seconds, first_wait=0.01)
-    return open_directory(profile, NetworkSettings(), NAME, head, settings=settings, seconds=seconds, **options)
+    return open_directory(negotiated(head, **options), settings=settings, seconds=seconds, issuer=issuer)
 
 
 def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
     """An opener whose table is what ``by_directory`` gives, else the text "by url"."""
-    decision = Decision("dir", "many files", fallback="url")
-    options = parse_options({"path": str(NAME)})
     head = TableSnapshotHead(None, "delta", Protocol(1, ()), Metadata("", "", ()))
-    negotiated = NegotiatedTable(options, PROFILE, NetworkSettings(), NAME, head, decision)
     modes: Any = {"dir": lambda _: by_directory(), "url": lambda _: "by url"}
-    return TableOpener(negotiated, modes)
+    return TableOpener(negotiated(head, fallback="url"), modes)
 
 
 def split_of(table: TableDirectory, snapshot: Snapshot, tasks: list[FileTask]) -> Split:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from issuing import CountingIssuer
 from object_server import ObjectServer, serving
-from shared_tables import NAME, PROFILE, falling_back, head_of, opened, rows, split_of, upload
+from shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
 
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
@@ -30,7 +30,6 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.secrets import StorageSettings
@@ -172,7 +171,7 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     issuer.lifetime = 1.0
-    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
     snapshot = directory.snapshot()
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     assert split.access.issuer is None
@@ -185,7 +184,7 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
 def test_without_the_profile_a_refusal_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
     snapshot = directory.snapshot()
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     server.accepted -= set(issuer.keys)
@@ -228,7 +227,7 @@ def test_a_storage_that_is_busy_for_long(
 ) -> None:
     """It outlasts the time for the decision: waited for where there is no other way, given up where there is one."""
     head = head_of(table, LOCATION)
-    how = {"endpoint": server.url, "issuer": issuer, "retry_seconds": 60, "has_fallback": has_fallback}
+    how = {"endpoint": server.url, "issuer": issuer, "retry_seconds": 60, "fallback": "url" if has_fallback else None}
     # It asks for a longer wait than the 48 s in which 120 s allow another try: given up at once, on any machine.
     server.failures = [(503, 50), 503, 503]
     if has_fallback:
@@ -254,9 +253,10 @@ def test_how_long_a_storage_that_cannot_be_reached_is_tried(
         )
         with pytest.raises(NetworkError, match="could not be reached"):
             open_directory(
-                PROFILE, NetworkSettings(), NAME, head_of(table, LOCATION),
-                settings=settings, has_fallback=has_fallback, issuer=issuer,
-            )  # fmt: skip
+                negotiated(head_of(table, LOCATION), fallback="url" if has_fallback else None),
+                settings=settings,
+                issuer=issuer,
+            )
     assert least <= sum(waits) <= most
 
 
@@ -443,16 +443,7 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
     settings = StorageSettings(endpoint=server.url)  # a minute for each answer, two for retries
 
     def by_directory(seconds: float = 2) -> TableDirectory:
-        return open_directory(
-            PROFILE,
-            NetworkSettings(),
-            NAME,
-            head,
-            settings=settings,
-            seconds=seconds,
-            has_fallback=True,
-            issuer=issuer,
-        )
+        return open_directory(negotiated(head, fallback="url"), settings=settings, seconds=seconds, issuer=issuer)
 
     def count(table: TableDirectory | str) -> str:
         return table if isinstance(table, str) else str(len(list(table.tasks(table.snapshot()))))
@@ -474,7 +465,13 @@ def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServ
     snapshot = directory.snapshot()
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     text = repr(
-        (directory, directory.access, split, split.access.tokens, split.access.lease(split.access.tokens[0].location))
+        (
+            directory,
+            directory.renewed_access(),
+            split,
+            split.access.tokens,
+            split.access.lease(split.access.tokens[0].location),
+        )
     )
     assert "session-token-text" not in text
     assert "sharing-token-text" not in text

@@ -11,7 +11,9 @@ from typing import Any, cast
 import pytest
 from shared_tables import falling_back
 
-from delta_sharing_spark.access.open import TableOpener, negotiate
+from delta_sharing_spark.access import open as opening
+from delta_sharing_spark.access.contract import Decision
+from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -20,8 +22,25 @@ from delta_sharing_spark.errors import (
     NetworkError,
     RequestRefusedError,
 )
+from delta_sharing_spark.sharing.wire_records import Metadata
 
 LOCATION = "s3://bucket/table"
+
+
+def negotiate(
+    offered: list[str] | None,
+    requested: str = "auto",
+    *,
+    table: str,
+    num_files: int | None = None,
+    location: str | None = None,
+    url_refusal: str | None = None,
+) -> Decision:
+    modes = None if offered is None else tuple(offered)
+    metadata = Metadata("", "", (), location=location, access_modes=modes, num_files=num_files)
+    return opening.negotiate(metadata, requested, table, url_refusal)
+
+
 OFFERS = {
     "omitted": None,
     "empty": [],

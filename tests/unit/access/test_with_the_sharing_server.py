@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from object_server import ObjectServer, serving
-from shared_tables import split_of, upload
+from shared_tables import negotiated, split_of, upload
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
 from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
@@ -70,11 +70,11 @@ def server() -> Iterator[SharingServer]:
         assert not running.failures
 
 
-def _open(server: SharingServer, **options: Any) -> TableDirectory:
+def _open(server: SharingServer, settings: StorageSettings | None = None, **options: str) -> TableDirectory:
     profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
     transport = NetworkSettings(retry_seconds=1)
     head = SharingRest(profile, transport).metadata(NAME)
-    return open_directory(profile, transport, NAME, head, **options)
+    return open_directory(negotiated(head, profile, transport, name=NAME, **options), settings=settings)
 
 
 def _read(directory: TableDirectory) -> list[int]:
@@ -132,7 +132,7 @@ def test_a_server_that_issues_none(server: SharingServer, table: DeltaTableBuild
 
 def test_the_profile_stays_on_the_driver_if_asked(server: SharingServer, table: DeltaTableBuilder) -> None:
     server.add_table(str(NAME), table.path, access_modes=BOTH)
-    carried, kept = _open(server).access, _open(server, carry_profile=False).access
+    carried, kept = (_open(server, carryProfile=carry).renewed_access() for carry in ("true", "false"))
     assert TOKEN.encode() in pickle.dumps(carried)
     assert TOKEN.encode() not in pickle.dumps(kept)
     assert TOKEN not in repr(carried)

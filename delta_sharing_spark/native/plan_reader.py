@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
-#: Files that are known to have been asked for lately.
-_RECENT = 128
 #: Seconds for which a file that could not be reached is not tried again.
 _FOR = 10.0
 #: Tasks that are assumed to run at the same time.
@@ -56,7 +53,8 @@ class ShownFiles:
         self._shown: dict[int, Future[ShownFile]] = {}
         self._sources: OpenOnes[ByteSource] = OpenOnes()
         self._ahead: set[int] = set()
-        self._recent: deque[int] = deque(maxlen=_RECENT)
+        #: Files that were asked for in this pass of Spark's tasks over them.
+        self._asked: set[int] = set()
         self._window = _FEWEST
 
     def get(self, number: int, columns: ScanColumns | None = None) -> ShownFile:
@@ -74,7 +72,9 @@ class ShownFiles:
                 self._window = min(_MOST, self._window + 1 if future.done() else self._window * 2)
             self._budget.use(self, number)
             if is_first:
-                self._recent.append(number)
+                if number in self._asked:  # another pass begins
+                    self._asked.clear()
+                self._asked.add(number)
                 self._show_ahead(number, columns)
         try:
             return future.result()
@@ -97,7 +97,7 @@ class ShownFiles:
 
     def following(self, number: int) -> Iterator[int]:
         """The files that Spark will likely open next; those of other partitions where it did not leave out the one before."""
-        return self._plan.after(number, of_all=self._plan.before(number) in self._recent)
+        return self._plan.after(number, of_all=self._plan.before(number) in self._asked)
 
     def forget(self, number: int) -> None:
         """Release a file's footer; reads of the file go on."""
@@ -127,6 +127,8 @@ class ShownFiles:
             self._window = _FEWEST
         size = 0
         for _, other in zip(range(self._window), self.following(number), strict=False):
+            if other in self._asked:
+                continue  # another task has read it
             file = self._plan.files[other]
             size += file.bytes_if_whole if self.ready(other) is None else 0
             if size and not self._budget.has_room_for(size):

@@ -23,6 +23,7 @@ from delta_sharing_spark.predicates.functions import compare, membership
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.scalar_types import (
+    BITS,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -39,7 +40,7 @@ from delta_sharing_spark.predicates.scalar_types import (
 )
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.schema.types import DataType, Struct, backquoted
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
 MAX_VALUES = 20
@@ -53,6 +54,8 @@ _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Digits of a second beyond microseconds.
 _FINER = re.compile(r"\.[0-9]{7}")
+#: Decimals of no more digits are told apart by a DOUBLE.
+_DIGITS_OF_DOUBLE = 15
 _SQL_TEXT = re.compile(r"[A-Za-z0-9 _.:+-]*")
 
 Node = dict[str, Any]
@@ -320,10 +323,21 @@ def _condition(node: Any, schema: Struct) -> tree.Expression:
 
 
 def _operands(nodes: list[Any], schema: Struct) -> list[Scalar]:
-    """Columns, and literals of their type."""
+    """Columns, and literals of their type; raises ValueError where they are cast for the comparison to one that orders them otherwise."""
     columns = [resolve([str(node["name"])], schema) if node["op"] == "column" else None for node in nodes]
     kind = next((column.type for column in columns if column is not None), STRING)
+    for node, column in zip(nodes, columns, strict=True):
+        if node["valueType"] not in _value_types(column.type if column else kind):
+            raise ValueError(node["valueType"])
     return [column or _literal(node, kind) for node, column in zip(nodes, columns, strict=True)]
+
+
+def _value_types(kind: DataType) -> tuple[str, ...]:
+    if kind in BITS and kind != LONG:
+        return ("int", "long")
+    if isinstance(kind, Decimal) and kind.precision <= _DIGITS_OF_DOUBLE:
+        return ("double",)
+    return (_NAMES.get(kind, ""),)
 
 
 def _literal(node: Any, kind: DataType) -> tree.Literal:
@@ -335,6 +349,8 @@ def _literal(node: Any, kind: DataType) -> tree.Literal:
         is_exact = literal.value == decimal.Decimal(text)
     elif kind == DATE:
         is_exact = len(text) <= len("2024-01-01")
+    elif kind == STRING:  # from there on, UTF-16 has another order
+        is_exact = max(text, default="") < "\ud800"
     else:
         is_exact = kind not in TIMES or _FINER.search(text) is None
     if not is_exact:  # a row may pass the hint, and not a comparison with what it was rounded to

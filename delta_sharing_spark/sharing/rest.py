@@ -373,7 +373,7 @@ class SharingRest:
         """A request whose answer is a JSON object; ``what`` names it in errors."""
 
         def ask() -> dict[str, Any]:
-            tree = json_object(read_text(self._send(method, path, what, params=params, body=body), what))
+            tree = json_object(read_text(self._send(method, path, what, params=params, json=body), what))
             if tree is None:
                 raise no_server(f"{what}: the answer is not a JSON object")
             return tree
@@ -416,8 +416,7 @@ class SharingRest:
                 "pageToken": token
             }
             values = asked if token is None else later
-            by_method: dict[str, Any] = {"body": values} if method == "POST" else {"params": values}
-            return self._send(method, path, what, headers=headers, **by_method)
+            return self._send(method, path, what, headers=headers, **{"json" if method == "POST" else "params": values})
 
         def ask(features: Sequence[str]) -> Page:
             if (page := given.pop() if given else None) is not None:  # a second try asks anew
@@ -447,25 +446,15 @@ class SharingRest:
         return asked_with_known_features(self.profile.endpoint, ask_patiently)
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        what: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Any = None,
-        headers: dict[str, str] | None = None,
+        self, method: str, path: str, what: str, *, headers: dict[str, str] | None = None, **content: Any
     ) -> requests.Response:
+        """Send a request, once more where its token is refused and another can be had; ``content`` is ``params`` or ``json``."""
         check_endpoint(self.profile.endpoint)
         token = authorization(self.profile, self.settings)
-        arguments: dict[str, Any] = {"params": params or None, "headers": headers}
-        if body is not None:
-            arguments["json"] = body
 
         def ask(value: str) -> requests.Response:
-            url = self.profile.endpoint + path
-            purpose = RequestPurpose(what, expired=self._expiry())
-            return send(self.settings, method, url, purpose, authorization=value, **arguments)
+            url, purpose = self.profile.endpoint + path, RequestPurpose(what, expired=self._expiry())
+            return send(self.settings, method, url, purpose, authorization=value, headers=headers, **content)
 
         try:
             return ask(token)

@@ -72,6 +72,8 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         self._filters: list[Any] = []
         self._required: StructType | None = None
         self._limit: int | None = None
+        if options.pushdown == "query":  # filters become hints, and skip files and row groups; Spark applies them again
+            self.pushFilters = _push_filters(self._filters)  # type: ignore[assignment, method-assign]
 
     @entrance
     def pruneColumns(self, requiredSchema: StructType | pa.Schema) -> StructType | None:
@@ -130,14 +132,6 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         return [SplitPartition(split) for split in plan(scan, required).splits]
 
 
-class FilteringReader(DeltaSharingReader):
-    """The reader of ``pushdown=query``: Spark's filters become hints and skip files and row groups; Spark applies them again."""
-
-    def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
-        super().__init__(options, scan, schema)
-        self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]  # see PushedFilters
-
-
 def make_reader(
     options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int
 ) -> DataSourceReader:
@@ -153,25 +147,23 @@ def make_reader(
     else:
         parsed = scan.options  # parsed when it was not known yet to be a batch
         check_batch(parsed)
-    return (FilteringReader if parsed.pushdown == "query" else DeltaSharingReader)(parsed, scan, schema)
+    return DeltaSharingReader(parsed, scan, schema)
 
 
-class PushedFilters:
+def _push_filters(kept: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
     """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off.
 
     Spark takes a reader that overrides ``pushFilters`` for one that cannot do without, and fails every query while the
     conf is off. The test is on ``__func__``, which this therefore shares with the base class.
     """
 
-    def __init__(self, take: Callable[[list[Any]], None]) -> None:
-        self._take = take
-        # Of the instance: a class's function would come out bound, and be another object.
-        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
-
-    def __call__(self, filters: list[Any]) -> Iterable[Any]:
+    def push(filters: list[Any]) -> Iterable[Any]:
         """Keep the filters, and return all of them as not applied."""
-        self._take(list(filters))
+        kept.extend(filters)
         return filters
+
+    push.__func__ = getattr(DataSourceReader, "pushFilters", None)  # type: ignore[attr-defined]
+    return push
 
 
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:

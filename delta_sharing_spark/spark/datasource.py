@@ -77,10 +77,7 @@ class DeltaSharingDataSource(DataSource):
         """
         raise ConfigError(READ_ONLY)
 
-    @entrance
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write a stream, as ``writer`` does."""
-        raise ConfigError(READ_ONLY)
+    streamWriter = writer
 
     def _take_options(self) -> dict[str, str]:
         """Return the options and drop them from this instance, which Spark pickles into every task once a reader was made."""

@@ -31,7 +31,7 @@ from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceb
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.declared import warn_of_stream_options
-from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type, requested
+from delta_sharing_spark.schema.types import Struct, merge, parse_type, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.lanes import lane_frame
@@ -231,20 +231,9 @@ def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
     given = parse_type(schema, table, "")
     assert isinstance(given, Struct)
     output = requested(load.columns, given, table)
-    if load.predicate is not None and not _names(output) <= _names(load.columns):
+    if load.predicate is not None and merge(load.columns, output) != load.columns:
         raise StepAsideError("the given schema spells names otherwise than the table, and the load has a where")
     return replace(load, output=output)
-
-
-def _names(kind: object) -> set[str]:
-    match kind:
-        case Struct(fields):
-            return {name for field in fields for name in (field.name, *_names(field.type))}
-        case Array(element, _):
-            return _names(element)
-        case Map(key, value, _):
-            return _names(key) | _names(value)
-    return set()
 
 
 def _with_addresses(sql: Callable[..., Any]) -> Callable[..., Any]:

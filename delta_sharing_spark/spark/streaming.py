@@ -208,6 +208,8 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
         self._opened: StreamPlanner | None = None
         self._first: Position | None = None
         self._began: Position | None = None
+        #: The last batch's end, which is the next one's start: before 4.2 Spark passes none to ``latestOffset``.
+        self._last_end: dict[str, Any] = dict(INITIAL)
 
     def initialOffset(self) -> dict[str, Any]:
         """The constant offset that every stream begins with."""
@@ -221,7 +223,7 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
     @entrance
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits between two offsets: as planned a moment ago, or listed again after a restart."""
-        self._remember(end)
+        self._last_end = end
         if is_initial(end):
             return []
         last = self._checked(end)
@@ -259,9 +261,6 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
         planner.continue_as(offset.identity, offset.position)
         check_identity(offset, planner.identity, table)
         return offset
-
-    def _remember(self, end: dict[str, Any]) -> None:
-        """Keep the last batch's end, which is the next one's start: before 4.2 Spark passes none to ``latestOffset``."""
 
     @property
     def _planner(self) -> StreamPlanner:
@@ -313,21 +312,13 @@ class _RememberingReader(_StreamReader):
     #: A default would cut short the one batch of Trigger.AvailableNow.
     _default = Limits()
 
-    def __init__(self, options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> None:
-        super().__init__(options, schema, columns_chosen=columns_chosen)
-        self._last_end: dict[str, Any] = dict(INITIAL)
-
     @entrance
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # before 4.2 it takes nothing
         """The end of the next batch."""
         return self._advance(self._last_end, self._limits())
 
-    def _remember(self, end: dict[str, Any]) -> None:
-        self._last_end = end
-
 
 def make_stream_reader(options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> DataSourceStreamReader:
     """The reader for the running Spark version; ``columns_chosen`` says that the user chose the schema's columns."""
-    if ADMISSION_CONTROL:
-        return _AdmissionReader(options, schema, columns_chosen=columns_chosen)
-    return _RememberingReader(options, schema, columns_chosen=columns_chosen)
+    reader = _AdmissionReader if ADMISSION_CONTROL else _RememberingReader
+    return reader(options, schema, columns_chosen=columns_chosen)

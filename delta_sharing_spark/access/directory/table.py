@@ -182,7 +182,7 @@ class TableDirectory:
         Raises:
             CredentialError: A file lies elsewhere, or its location is refused.
         """
-        yield from self.checked(snapshot.tasks(keep_stats=keep_stats))
+        return self.checked(snapshot.tasks(keep_stats=keep_stats))
 
     def check(self, batch: AddBatch) -> None:
         """The same for files in columns: only those outside the root are looked at one by one."""
@@ -429,9 +429,7 @@ class DirectoryTable(OpenTable):
         if not isinstance(start, int):
             assert options.starting_timestamp is not None, "a batch feed has a start"
             start = self.version_at_or_after(options.starting_timestamp)
-        between = options.starting_timestamp is not None and options.ending_timestamp is not None
-        last = last_version(self, options, newest)
-        versions = range_of_versions(start, last, newest, self._table, between_moments=between)
+        versions = range_of_versions(start, last_version(self, options, newest), newest, self._table, options)
         feed = self._commits(versions[0], versions[-1], feed=True) if versions else iter(())
         return self._listing(scan, feed)
 

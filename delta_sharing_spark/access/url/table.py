@@ -171,7 +171,7 @@ class UrlTable(OpenTable):
         options, newest = scan.options, self._negotiated.head.version
         start, end = options.starting_version, options.ending_version
         if newest is not None:
-            if isinstance(start, int) and not range_of_versions(start, end, newest, str(self._table)):
+            if isinstance(start, int) and not range_of_versions(start, end, newest, str(self._table), options):
                 return self._no_versions(scan)
             if options.ending_timestamp is None:
                 end = newest if end is None else min(end, newest)
@@ -335,8 +335,7 @@ class UrlTable(OpenTable):
         start = options.starting_version if first is None else self._version_after(first - _TICK)
         by_moment = first is not None or last is not None
         if by_moment and newest is not None and isinstance(start, int) and end is not None and end >= 0:
-            between = first is not None and last is not None
-            versions = range_of_versions(start, end, newest, str(self._table), between_moments=between)
+            versions = range_of_versions(start, end, newest, str(self._table), options)
             if versions or (last is not None and end == newest) or self._is_shared(end):
                 return versions
         raise self._refused_feed(refusal) from refusal

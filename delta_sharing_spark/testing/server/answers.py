@@ -116,16 +116,8 @@ def protocol_line(response_format: str, protocol: Protocol, version: int | None 
     return {"protocol": body}
 
 
-def metadata_line(
-    response_format: str,
-    metadata: Metadata,
-    table: SharedTable,
-    *,
-    version: int | None = None,
-    size: int | None = None,
-    num_files: int | None = None,
-) -> dict[str, Any]:
-    """The ``metaData`` line."""
+def metadata_line(response_format: str, metadata: Metadata, table: SharedTable, **more: int | None) -> dict[str, Any]:
+    """The ``metaData`` line; ``more`` is ``version``, ``size`` and ``numFiles``, where they are not None."""
     named = {"id": metadata.id, "name": metadata.name, "description": metadata.description}
     core: dict[str, Any] = {name: value for name, value in named.items() if value is not None} | {
         "format": {"provider": metadata.provider},
@@ -133,7 +125,6 @@ def metadata_line(
         "partitionColumns": list(metadata.partition_columns),
         "configuration": dict(metadata.configuration),
     }
-    more = {"version": version, "size": size, "numFiles": num_files}
     outer = {k: v for k, v in more.items() if v is not None} | table.directory_fields()
     if response_format == "parquet":
         return {"metaData": core | outer}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -135,18 +135,10 @@ class TableQueries:
     def _head(
         self, table: SharedTable, snapshot: LoggedSnapshot, chosen: str, *, with_version: bool
     ) -> list[dict[str, Any]]:
-        announced = self._settings.announce_size
-        return [
-            protocol_line(chosen, snapshot.protocol),
-            metadata_line(
-                chosen,
-                snapshot.metadata,
-                table,
-                version=snapshot.version if with_version else None,
-                size=snapshot.size if announced else None,
-                num_files=len(snapshot.files) if announced else None,
-            ),
-        ]
+        sizes = {"size": snapshot.size, "numFiles": len(snapshot.files)} if self._settings.announce_size else {}
+        version = snapshot.version if with_version else None
+        metadata = metadata_line(chosen, snapshot.metadata, table, version=version, **sizes)
+        return [protocol_line(chosen, snapshot.protocol), metadata]
 
     # Commits
 
@@ -158,8 +150,8 @@ class TableQueries:
         end = self._end(request, start, parameters.get("endingVersion"))
         if end < start and parameters.get("endingVersion") is not None:
             raise bad_request(f"startingVersion({start}) must be smaller than or equal to endingVersion({end}).")
-        history = parameters.get("includeHistoricalProtocol") is True
-        return self._commits(request, start, end, self._logs.head(table, start), is_feed=False, protocols=history)
+        told = ("metaData", "protocol") if parameters.get("includeHistoricalProtocol") is True else ("metaData",)
+        return self._commits(request, start, end, self._logs.head(table, start), told, is_feed=False)
 
     def _changes(self, request: TableRequest) -> Answer:
         parameters, table = request.parameters, request.table
@@ -179,10 +171,10 @@ class TableQueries:
         end = self._end(request, start, ending)
         if end < start:
             raise bad_request(f"CDF range from start {start} to end {end} was invalid. End cannot be before start.")
-        history = _flag(parameters.get("includeHistoricalMetadata"))
-        head = self._logs.head(table, start) if history else latest
-        protocols = _flag(parameters.get("includeHistoricalProtocol"))
-        return self._commits(request, start, end, head, is_feed=True, metadata=history, protocols=protocols)
+        asked = {"metaData": "includeHistoricalMetadata", "protocol": "includeHistoricalProtocol"}
+        told = [kind for kind, name in asked.items() if _flag(parameters.get(name))]
+        head = self._logs.head(table, start) if "metaData" in told else latest
+        return self._commits(request, start, end, head, told, is_feed=True)
 
     def _range_start(self, table: SharedTable, parameters: Mapping[str, Any]) -> int:
         version, timestamp = parameters.get("startingVersion"), parameters.get("startingTimestamp")
@@ -210,16 +202,9 @@ class TableQueries:
         return newest if asked is None else min(newest, _number(asked, "endingVersion"))
 
     def _commits(
-        self,
-        request: TableRequest,
-        start: int,
-        end: int,
-        head: Head,
-        *,
-        is_feed: bool,
-        metadata: bool = True,
-        protocols: bool = False,
+        self, request: TableRequest, start: int, end: int, head: Head, told: Collection[str], *, is_feed: bool
     ) -> Answer:
+        """The files of a range, and the actions of the kinds ``told`` between them, that set what holds from then on."""
         if self._settings.engine == "reference":
             check_old_engine(self._logs.head(request.table).protocol)
         items: list[FileAction | dict[str, Any]] = []
@@ -231,8 +216,7 @@ class TableQueries:
                 protocol, current = seen[-1]
                 seen.append((action, current) if isinstance(action, Protocol) else (protocol, action))
                 is_recorded = action.is_enabled(CHANGE_DATA_FEED) if isinstance(action, Metadata) else is_recorded
-                moment_ms = metadata if kind == "metaData" else protocols
-                if commit.version > start and moment_ms:
+                if commit.version > start and kind in told:
                     history.append((len(items), kind, (commit.version, action)))
             if is_feed and not is_recorded:
                 raise bad_request(
@@ -247,10 +231,11 @@ class TableQueries:
                 items.insert(position, metadata_line(chosen, action, request.table, version=version))
             elif chosen == "delta":
                 items.insert(position, protocol_line(chosen, action, version))
-        stamped = head.version if metadata and is_feed else start
+        has_metadata = "metaData" in told
+        stamped = head.version if has_metadata and is_feed else start
         lines = [
-            protocol_line(chosen, head.protocol, stamped if protocols and chosen == "delta" else None),
-            metadata_line(chosen, head.metadata, request.table, version=stamped if metadata else None),
+            protocol_line(chosen, head.protocol, stamped if "protocol" in told and chosen == "delta" else None),
+            metadata_line(chosen, head.metadata, request.table, version=stamped if has_metadata else None),
         ]
         return Answer(start, chosen, lines, items, False, None, {"end": end})
 

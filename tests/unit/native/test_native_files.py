@@ -152,24 +152,33 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
 
-def test_small_files_are_fetched_ahead_however_many_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_small_files_are_fetched_ahead_however_many_were_read(
+    tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those that a reader was sent make room for others; what is held stays within its bound."""
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"data": pa.binary()}))
-    built.append([{"data": random.Random(n).randbytes(16 << 10)} for n in range(48)], files=24)
+    built.append([{"data": random.Random(n).randbytes(16 << 10)} for n in range(96)], files=48)
     monkeypatch.setattr("delta_sharing_spark.native.plan._JOINED_BYTES", 72 << 10)
+    monkeypatch.setattr("delta_sharing_spark.native.plan_reader._FEWEST", 2 if tasks == 1 else 16)
     bound = 8 * (72 << 10)
     monkeypatch.setattr("delta_sharing_spark.native.budget._SHOWN_BYTES", bound)
     with SharingServer({"s.d.t": built.path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (running, plan, address):
             numbers = plan.by_partition[0]
-            assert len(numbers) == 12
+            assert len(numbers) == 24
             shown, held = next(iter(running._plans.values()))[0].files, running._budget
-            for place, file in enumerate(files_of(plan, address)):
-                assert pq.read_table(RemoteFile(file)).num_rows == 4
-                assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), f"after {place}"
+            each = 24 // tasks
+            for place in (task * each + step for step in range(each) for task in range(tasks)):
+                assert pq.read_table(RemoteFile(files_of(plan, address)[place])).num_rows == 4
+                if tasks == 1:  # of two, one may wait until the other has read what was fetched for it
+                    assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), f"after {place}"
                 assert held._memory_spent == sum(held._spent.values()) <= held._memory <= bound
-            assert len(held._shown) < 12
+            for future in list(shown._shown.values()):
+                future.result()
+            assert len(held._shown) < 24
+            assert [request.kind for request in server.requests].count("data") == 48, "each is fetched once"
             assert not any(isinstance(kept, _MemberFile) for kept in gc.get_objects()), "bytes are held twice"
         assert held._memory == held._memory_spent == 0
 

@@ -144,6 +144,18 @@ def test_sql_hints(text: str, hints: list[str]) -> None:
         (op("greaterThan", "dc", "double", "1.005"), None),
         (op("lessThan", "hireDate", "date", "2024-01-01T05:00:00"), None),
         (op("greaterThan", "ts", "timestamp", "2024-01-01T00:00:00.1234567Z"), None),
+        (op("lessThan", "name", "int", "10"), None),  # '9' is less, as a number
+        (op("lessThan", "cost", "string", "9"), None),  # 10 is less, as a text
+        (op("equal", "cost", "int", "5"), None),
+        (op("equal", "p", "long", "5"), "`p` = 5"),
+        (op("lessThan", "name", "string", "\uffff"), None),  # so is '😀' for who compares in UTF-16
+        (op("equal", "name", "string", ""), "`name` = ''"),
+        (op("greaterThan", "f", "double", "0.1"), None),
+        (
+            {"op": "equal", "children": [column("p", "int"), {"op": "literal", "value": "5", "valueType": "string"}]},
+            None,
+        ),
+        ({"op": "equal", "children": [{"op": "column", "name": "p"}, {"op": "literal", "value": "5"}]}, None),
         ({"op": "or", "children": []}, None),
         ({"op": "in", "children": [column("p", "int")]}, None),
     ],

@@ -243,6 +243,10 @@ COMPUTED = [
     *(("f64", text) for text in ("1.5D * 2", "0.1D + 0.2D", "1 / 10", "1.1F + 0.1D", "5.5D % 2", "1.0F / 3", "-(0.0D)", "0.1F + 0.1F", "0.1F * 3F", "2F + 1")),
 ]  # fmt: skip
 
+#: What takes a condition, and is one.
+OF_CONDITIONS = ["coalesce({}, true)", "coalesce({}, NULL, false)", "ifnull({}, flag)", "({}) = true", "({}) <> false", "({}) <=> false",
+                 "({}) IS DISTINCT FROM true", "isnull({})", "({}) IS NOT UNKNOWN"]  # fmt: skip
+
 
 @st.composite
 def like_patterns(draw: st.DrawFn) -> str:
@@ -335,6 +339,7 @@ def predicates() -> st.SearchStrategy[str]:
             inner.map(lambda p: f"NOT {p}"),
             inner.map(lambda p: f"({p}) IS NULL"),
             inner.map(lambda p: f"({p}) IS NOT TRUE"),
+            st.tuples(st.sampled_from(OF_CONDITIONS), inner).map(lambda two: two[0].format(two[1])),
         ),
         max_leaves=5,
     )

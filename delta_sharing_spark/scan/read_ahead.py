@@ -26,7 +26,10 @@ class OwnThread(Executor):
             result.set_result(call(*arguments, **named))
         except Exception as error:  # raised where the result is taken
             result.set_exception(error)
-        return result
+        try:
+            return result
+        finally:
+            del result  # an error holds this frame
 
 
 class BufferedRanges:

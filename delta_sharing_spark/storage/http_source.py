@@ -146,7 +146,9 @@ class HttpSource:
     def _receive(self, url: str, transfer: Transfer) -> None:
         def receive(response: Answer) -> None:
             if not isinstance(response, KeptAnswer) and response.status_code not in (200, 206):
-                self._raise_for(response)
+                raise self._failure_of(
+                    response
+                )  # a local that holds it would keep all frames until the collector comes
             transfer.receive(response, self._canceller)
 
         try:
@@ -214,27 +216,26 @@ class HttpSource:
             raise self._refused_host(f"{host},")
         return allowed or (local and is_loopback(host))
 
-    def _raise_for(self, response: requests.Response) -> None:
+    def _failure_of(self, response: requests.Response) -> Exception:
         status = response.status_code
         if status == 407:
             host = urlsplit(response.url).hostname
-            raise NetworkError(
-                f"file {self.name}: {proxy_refusal('407 Proxy Authentication Required', host)}", file=self.name
-            )
+            refusal = proxy_refusal("407 Proxy Authentication Required", host)
+            return NetworkError(f"file {self.name}: {refusal}", file=self.name)
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b"" if status < 500 else b""
         failure = passing_failure(status, response.headers, body)
         if isinstance(failure, RetryableError):
-            raise failure
+            return failure
         if failure is not None or (status in (400, 404) and _EXPIRED_BODY.search(body)):
-            raise _UrlRefused(f"HTTP {status}")
+            return _UrlRefused(f"HTTP {status}")
         if status == 416:
-            raise self._version.changed("the storage says it is shorter")
+            return self._version.changed("the storage says it is shorter")
         if status in (404, 410):
-            raise FileGoneError(
+            return FileGoneError(
                 f"file {self.name}: the storage no longer has it (HTTP {status}); the table was probably rewritten or vacuumed: reload it",
                 file=self.name,
             )
-        raise FileError(
+        return FileError(
             f"file {self.name}: the storage answered HTTP {status}; reload the table, and ask the provider if it goes on",
             file=self.name,
         )

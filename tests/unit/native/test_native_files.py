@@ -178,9 +178,7 @@ def test_small_files_are_fetched_ahead_however_many_were_read(
             for future in list(shown._shown.values()):
                 future.result()
             assert len(held._shown) < 24
-            assert [request.kind for request in server.requests].count("data") <= 2 * 48, (
-                "each is fetched once in each of two passes"
-            )
+            assert [request.kind for request in server.requests].count("data") == 48, "each is fetched once"
             assert not any(isinstance(kept, _MemberFile) for kept in gc.get_objects()), "bytes are held twice"
         assert held._memory == held._memory_spent == 0
 

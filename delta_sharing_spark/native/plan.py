@@ -180,21 +180,20 @@ class NativePlan:
     ) -> None:
         self.shown = shown or LoadColumns(load)
         self.table = self.shown.table
-        self.version = planned.report.version if shown else load.version
+        self.version = planned.report.version
         self.report = planned.report
         self.token = token or secrets.token_hex(16)
         self.partition_columns = self.shown.partition_columns
         self.shape = FileShape(
             rewriting_spec(planned.spec, self.shown.columns),
             self.shown.deletion_column,
-            leaves_deleted_rows=shown is None or self.shown.may_have_vectors,
+            leaves_deleted_rows=self.shown.may_have_vectors,
             checks_rows=load.options.limit is not None,
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
         files = self._planned(planned)
         if load.options.limit is not None:
             files = _limited(files, load.options.limit)
-        self.has_vectors = any(f.task.deletion_vector is not None or f.limit is not None for f in files)
         leaves = sum(_leaves(f.type) for f in self.shown.columns.fields)
         most = max(1, _JOINED_CHUNKS // (1 + leaves))
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))

@@ -17,6 +17,8 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 LEAST, MOST = 4 << 20, 32 << 20
 #: Seconds that a request should last: a reader may wait for so long more than if it came in small parts.
 _LASTING = 0.05
+#: Seconds of the processor that a request costs at both ends, however few bytes it is for.
+_WORK = 0.0003
 #: Requests for more bytes tell how fast a storage is, those for fewer how long it takes to begin; between these two, about both.
 _BRIEF, _TELLING = 64 << 10, 1 << 20
 #: Part of a rate that is still believed after a slower request: those under way together slow each other down.
@@ -80,7 +82,7 @@ class Pace:
             self._rate = max(length / max(seconds - begins, seconds / 8), self._rate * _KEPT)
             self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
         if self._rate and begins:
-            self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * begins)))
+            self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * (begins + _WORK))))
 
     def learn_footer(self, size: int) -> None:
         """Note the size of a file's footer."""

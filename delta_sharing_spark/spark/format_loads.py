@@ -215,9 +215,8 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
         load = resolve_opened(opener)
         return opener, load if schema is None else _as_given(load, schema)
 
-    return lane_frame(
-        spark, str(parse_address(parsed.path).table), engine, opened, lambda listing: None
-    )  # no client is there to be told
+    table = str(parse_address(parsed.path).table)
+    return lane_frame(spark, table, engine, opened, lambda listing: None)  # no client is there to be told
 
 
 def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,11 +15,13 @@ import pyarrow as pa
 
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.row_group_reader import decoding_pool
-from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
+from delta_sharing_spark.scan.split_reader import RunningReaders, is_waiting, read_split
 
 #: Bytes of a split's batches that are held for the consumer; the batch that exceeds them is held as well.
 _READY_BYTES = 16 << 20
 _LEAST_BUDGET, _MOST_BUDGET = 256 << 20, 1 << 30
+#: Splits whose readers mostly wait that take one worker's place, each with as large a part of its budget.
+_WAITING = 4
 #: Seconds between two calls of ``check_cancelled`` while the consumer waits for a batch.
 _LOOK_EVERY = 0.5
 
@@ -102,7 +105,7 @@ class _ReadyBatches:
 
 
 class _Worker(threading.Thread):
-    """Reads one split."""
+    """Reads one split, in one of ``parts`` of a worker's place."""
 
     def __init__(
         self,
@@ -111,13 +114,16 @@ class _Worker(threading.Thread):
         readers: RunningReaders,
         ready_bytes: int,
         begin_others: Callable[[], None],
+        parts: int,
     ) -> None:
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
+        if parts > 1:
+            split = replace(split, spec=replace(split.spec, fetch_ahead=split.spec.fetch_ahead // parts))
         self._split, self._readers = split, readers
         self._stop_reading = stop
         self._begin_others = begin_others
         self._has_ended = False
-        self.ready = _ReadyBatches(ready_bytes)
+        self.ready, self.place = _ReadyBatches(ready_bytes // parts), 1 / parts
 
     def run(self) -> None:
         with self._readers.watching():
@@ -167,7 +173,7 @@ def read_splits(
 
     Args:
         splits: From a plan.
-        workers: How many splits are read at the same time.
+        workers: How many splits are read at the same time. If there are several, four splits of a far storage take the place of one.
         progress: Called with the index of each split that is done.
         check_cancelled: Called twice a second while the consumer waits; what it raises ends the reads.
         ready_bytes: Bytes of a split's batches that are read ahead of the consumer; one batch more is held.
@@ -183,17 +189,21 @@ def read_splits(
         stop.set()
         readers.close()
 
-    waiting = iter(splits)
+    waiting = deque(splits)
     running: deque[_Worker] = deque()
     beginning = threading.Lock()
 
     def begin() -> None:
         # A split without row groups (the second half of a file that has only one) does not count against the limit of workers.
         with beginning:
-            while sum(not worker.is_over() for worker in running) < workers and not stop.is_set():
-                if (split := next(waiting, None)) is None:
+            while waiting and not stop.is_set():
+                room = workers - sum(worker.place for worker in running if not worker.is_over())
+                if room <= 0:
                     return
-                running.append(worker := _Worker(split, stop, readers, ready_bytes, begin))
+                parts = _WAITING if workers > 1 and is_waiting(waiting[0]) else 1
+                if room < 1 / parts:
+                    return
+                running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin, parts))
                 try:
                     worker.start()
                 except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told

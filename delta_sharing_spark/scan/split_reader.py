@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import CLOSED_AT_EXIT, OpenOnes, ReadCancelled
-from delta_sharing_spark.network.hosts import split_url
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
@@ -26,6 +25,7 @@ from delta_sharing_spark.scan.pace import (
     Guess,
     Pace,
     Places,
+    pace_of,
 )
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
@@ -88,21 +88,19 @@ class _Habits:
 
 #: Of the layouts kept.
 _LAYOUTS = 8
-_paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
-_habits: ProcessCache[tuple[str, str, str, Struct, frozenset[str]], _Habits] = ProcessCache(64)
+_habits: ProcessCache[tuple[Pace, str, Struct, frozenset[str]], _Habits] = ProcessCache(64)
 
 
 def _habits_of(split: Split) -> _Habits:
     spec = split.spec
-    parts = split_url(split.slices[0].task.location) if split.slices else None
-    host = "" if parts is None else parts.netloc
-    key = spec.table, host, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
+    pace = pace_of(spec.table, split.slices[0].task.location if split.slices else "")
+    key = pace, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
+    return _habits.get_or_make(key, lambda: _Habits(pace, Places(pace)))
 
-    def make() -> _Habits:
-        pace = _paces.get_or_make((spec.table, host), Pace)
-        return _Habits(pace, Places(pace))
 
-    return _habits.get_or_make(key, make)
+def is_waiting(split: Split) -> bool:
+    """Whether a reader of this split mostly waits: the storage is far, and the split has few files to ask for at once."""
+    return 0 < len(split.slices) < CONNECTIONS // 2 and _habits_of(split).pace.is_far
 
 
 @dataclass(slots=True)

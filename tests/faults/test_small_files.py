@@ -76,8 +76,8 @@ def test_columns_of_small_files_wait_no_more_often_than_whole_files(
     monkeypatch.setattr("delta_sharing_spark.scan.pace.WHOLE_FILE", 4 << 20)
     learn = Pace.learn
     monkeypatch.setattr(Pace, "learn", lambda pace, length, _: learn(pace, length, latency + length / rate))
-    for cache in ("_paces", "_habits"):
-        monkeypatch.setattr(f"delta_sharing_spark.scan.split_reader.{cache}", ProcessCache(4))
+    for cache in ("pace._paces", "split_reader._habits"):
+        monkeypatch.setattr(f"delta_sharing_spark.scan.{cache}", ProcessCache(4))
     storage.faults.clear()
     table = SharingClient(storage.profile()).table("s.d.url")
     counts = {}

@@ -10,9 +10,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.scan.pace import pace_of
 from delta_sharing_spark.scan.parallel import read_splits
-from delta_sharing_spark.scan.plan import Access, ReadSpec, Split
+from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.row_group_reader import decoding_pool
+from delta_sharing_spark.scan.split_reader import is_waiting
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
 
 
 @dataclass
@@ -28,7 +31,7 @@ class _Meeting:
 
 
 def _splits(count: int, access: object) -> list[Split]:
-    return [Split(i, (), cast("ReadSpec", None), cast("Access", access)) for i in range(count)]
+    return [Split(i, cast("ReadSpec", None), (), cast("Access", access)) for i in range(count)]
 
 
 def test_empty_splits_take_no_workers_place() -> None:
@@ -37,6 +40,35 @@ def test_empty_splits_take_no_workers_place() -> None:
     batches = list(read_splits(_splits(16, _Meeting()), 2, progress=done.append))
     assert [batch["n"][0].as_py() for batch in batches] == list(range(0, 16, 2))
     assert done == list(range(16))
+
+
+@dataclass
+class _Far:
+    """Splits of which eight must be read at once; what each may hold fetched is noted."""
+
+    all: threading.Barrier = field(default_factory=lambda: threading.Barrier(8))
+    budgets: set[int] = field(default_factory=set)
+
+    def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
+        self.budgets.add(split.spec.fetch_ahead)
+        self.all.wait(60)
+        yield pa.record_batch({"n": [split.index]})
+
+
+def test_of_a_far_storage_four_splits_take_a_workers_place_and_share_its_budget() -> None:
+    schema = Struct((Field("n", Primitive("long")),))
+    task = FileTask("f", "https://far/f", 100, {})
+    far = _Far()
+    for table, latency, slices in (("far", 0.04, 1), ("near", 0.001, 1), ("small", 0.04, 40)):
+        pace = pace_of(table, task.location)
+        pace.learn(1000, latency)
+        spec = ReadSpec(table, schema, schema, (), frozenset(), "none", fetch_ahead=64 << 20)
+        splits = [Split(i, spec, (FileSlice(task),) * slices, cast("Access", far)) for i in range(16)]
+        assert is_waiting(splits[0]) == (table == "far")
+        if table == "far":
+            batches = list(read_splits(splits, 2))
+            assert [batch["n"][0].as_py() for batch in batches] == list(range(16))
+            assert far.budgets == {16 << 20}
 
 
 def test_a_worker_that_cannot_begin_is_an_error_and_not_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:

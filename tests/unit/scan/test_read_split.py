@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan import read_ahead, split_reader
+from delta_sharing_spark.scan import pace, read_ahead, split_reader
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
@@ -38,7 +38,7 @@ def numbers(rows: int, seed: int = 0, width: int = 20) -> pa.Table:
 @pytest.fixture(autouse=True)
 def _knowing_nothing() -> None:
     """Other tests' files of the same name are no habit of this one's."""
-    split_reader._paces.clear()
+    pace._paces.clear()
     split_reader._habits.clear()
 
 

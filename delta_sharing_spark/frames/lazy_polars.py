@@ -193,7 +193,7 @@ def _literals(tree: Any, column: Column) -> list[Literal]:
     if set(tree) != {"Literal"}:
         raise _Inexpressible(str(tree))
     series = polars.select(polars.Expr.deserialize(json.dumps(tree).encode(), format="json")).to_series()
-    series = series.explode() if series.dtype == polars.List else series
+    series = series.item() if series.dtype == polars.List else series
     if isinstance(kind, Decimal):
         is_alike = isinstance(series.dtype, polars.Decimal) and series.dtype.scale == kind.scale
     else:

@@ -67,15 +67,11 @@ NOT_ON_THE_LOWEST = [
 ]
 #: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
-_READING = [
-    f"tests/unit/{name}" for name in ("access", "changes", "client", "deltalog", "flight", "native", "opensharing")
-]
 TESTS = [
     ["python", "-m", "pytest", "-p", "no:cacheprovider", *run]
     for run in (
         ["tests/spark"],
-        _READING,
-        ["tests/unit", *(f"--ignore={folder}" for folder in _READING)],
+        ["tests/unit"],
         ["tests/conformance", "tests/faults", "-m", "not spark"],
         ["tests/conformance", "tests/faults", "-m", "spark"],
         ["tests/spark", "--spark-mode=connect"],

@@ -175,6 +175,12 @@ class Budget:
     def _unspend(self, key: tuple[FootersHolder, int]) -> None:
         self._memory_spent -= self._spent.pop(key, 0)
 
+    def _remove_shown(self, key: tuple[FootersHolder, int]) -> None:
+        memory, disk = self._shown.pop(key)
+        self._unspend(key)
+        self._memory -= memory
+        self._disk -= disk
+
     def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
         """Add a file's footer, and release those beyond the bounds that readers were sent, then the longest unused."""
         disk = shown.source.size if shown.reason is not None else 0
@@ -186,10 +192,7 @@ class Budget:
             while len(self._shown) > 1 and (self._memory > self._bounds.shown or self._disk > self._bounds.rewritten):
                 unused = next(iter(self._shown))
                 key = next(iter(self._spent), unused) if self._memory > self._bounds.shown else unused
-                memory, used = self._shown.pop(key)
-                self._unspend(key)
-                self._memory -= memory
-                self._disk -= used
+                self._remove_shown(key)
                 gone.append(key)
         for other, file in gone:
             other.forget(file)
@@ -241,10 +244,7 @@ class Budget:
         """Remove a released plan's footers."""
         with self._lock:
             for key in [k for k in self._shown if k[0] is holder]:
-                memory, disk = self._shown.pop(key)
-                self._unspend(key)
-                self._memory -= memory
-                self._disk -= disk
+                self._remove_shown(key)
 
     def close(self) -> None:
         """End the threads."""

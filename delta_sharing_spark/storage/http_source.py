@@ -146,9 +146,8 @@ class HttpSource:
     def _receive(self, url: str, transfer: Transfer) -> None:
         def receive(response: Answer) -> None:
             if not isinstance(response, KeptAnswer) and response.status_code not in (200, 206):
-                raise self._failure_of(
-                    response
-                )  # a local that holds it would keep all frames until the collector comes
+                # Not by a local, which would hold the error, and with it all frames, until the collector comes.
+                raise self._failure_of(response)
             transfer.receive(response, self._canceller)
 
         try:

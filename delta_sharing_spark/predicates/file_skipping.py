@@ -268,7 +268,8 @@ class FileSkipping:
             for exclusion in self._exclusions:
                 mask = exclusion.among(parsed)
                 if mask is not None:
-                    outside = mask.fill_null(False).to_numpy(zero_copy_only=False)
+                    # As numpy without ``to_numpy``, which imports pandas.
+                    outside = np.frombuffer(mask.fill_null(False).cast(pa.uint8()).buffers()[1] or b"", np.bool_, count)
                     result[outside & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
         places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):

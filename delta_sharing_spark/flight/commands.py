@@ -77,14 +77,11 @@ class Command:
         chosen = {} if self.columns is None else {"columns": ",".join(quoted_column(name) for name in self.columns)}
         return {**self.options, **chosen}
 
-    def pinned(self, version: int | None) -> Command:
-        """The same command for the version that was planned; a change feed ends where its plan ended."""
-        if version is None or self.stream is not None or {"versionAsOf", "timestampAsOf"} & self.options.keys():
-            return self
-        end = "endingVersion" if "readChangeFeed" in self.options else "versionAsOf"
-        if end == "endingVersion" and {"endingVersion", "endingTimestamp"} & self.options.keys():
-            return self
-        return replace(self, options={**self.options, end: str(version)})
+    def pinned(self, option: str, version: int) -> Command:
+        """The same command with ``versionAsOf`` or ``endingVersion`` instead of a moment or of the newest version."""
+        moments = ("timestampAsOf", "endingTimestamp")
+        options = {name: value for name, value in self.options.items() if name not in moments}
+        return replace(self, options={**options, option: str(version)})
 
 
 def parse_path(path: list[bytes]) -> Command:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape
+from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape, last_version
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
@@ -123,23 +123,34 @@ class FlightPlanner:
         opener, scan = self._resolved(command)
         about: Mapping[str, Any] = {}
         rows: int | None = None
+        pinned = command
         if command.stream is None:
+            options, newest = scan.options, scan.version
+            is_feed = options.read_change_feed
+            end = opener.run(lambda table: last_version(table, options, newest)) if is_feed else None
+            if end is not None and end == newest:
+                # Versions that come later are not the flight's, though the end of the command may lie after them.
+                scan = replace(scan, options=replace(options, ending_version=end, ending_timestamp=None))
+                pinned = command.pinned("endingVersion", end)
             planned = plan(scan, opener=opener)
             splits: list[tuple[Split, Mapping[str, int]]] = [(split, {}) for split in planned.splits]
             rows, version = planned.exact_rows, planned.report.version
+            moment = options.timestamp_as_of
+            is_settled = options.version_as_of is not None or (moment is not None and moment.timestamp() < time.time())
+            if version is not None and not is_feed and not is_settled:
+                pinned = command.pinned("versionAsOf", version)
         else:
             versions = command.stream
             splits, about = opener.run(lambda table: _stream(table, scan, versions))
             version = versions.last
         issued = time.time()
-        version = scan.version if version is None else version
         return PlannedFlight(
             flight or uuid.uuid4().hex,
             identity,
-            command.pinned(version),
+            pinned,
             scan.output,
             splits,
-            version,
+            scan.version if version is None else version,
             opener.negotiated.decision.mode,
             rows,
             issued,
@@ -317,11 +328,15 @@ class Flights:
 
 
 def _same_endpoint(planned: PlannedFlight, ticket: Ticket) -> Ticket | None:
-    """The ticket of the same endpoint in another plan; None if that has other files there."""
+    """The ticket of the same endpoint in another plan, read as before; None if that has other files there."""
     if ticket.endpoints > len(planned.splits):
         return None
     renewed = planned.ticket(ticket.endpoint, ticket.endpoints)
-    return renewed if _contents(renewed) == _contents(ticket) else None
+    if _contents(renewed) != _contents(ticket):
+        return None
+    # The table may have other columns by now; the client was told of those that the flight was planned with.
+    spec = ticket.splits[0].spec
+    return replace(renewed, splits=tuple(replace(split, spec=spec) for split in renewed.splits))
 
 
 def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:

@@ -432,6 +432,7 @@ _FOREIGN: dict[str, tuple[str | None, str]] = {
     "datetimerebasemode": (None, "dates are read as Delta writes them, by the proleptic Gregorian calendar; leave it out"),
     "int96rebasemode": (None, "dates are read as Delta writes them, by the proleptic Gregorian calendar; leave it out"),
     "sharecredentialstype": (None, "the option is called type"),
+    "paths": (None, "load() takes one table; load each of them, and union the DataFrames"),
     **dict.fromkeys(("checkpointlocation", "queryname"), (None, "it is one of writeStream; set it there")),
     **dict.fromkeys(
         (

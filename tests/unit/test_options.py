@@ -190,6 +190,7 @@ REFUSED_IN_BATCH = [
     ({"allowSourceColumnTypeChange": "always"}, "a stream fixes its schema"),
     ({"failOnDataLoss": "false"}, "start with a new checkpoint"),
     ({"excludeRegex": "x"}, "shows no paths"),
+    ({"paths": '["a#s.t.u"]'}, "load() takes one table"),
     ({"replaceWhere": "a = 1"}, "read-only"),
     ({"ignoreCorruptFiles": "true"}, "its rows would be missing"),
     ({"path": ""}, "'path' is not specified"),

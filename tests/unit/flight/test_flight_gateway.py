@@ -28,8 +28,10 @@ from delta_sharing_spark.flight.gateway import REUSE_CONNECTION, FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.flight.tickets import Seal, Ticket, shared_part
 from delta_sharing_spark.scan.plan import ReadSpec, Split
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.server.queries import TableQueries
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 TABLE = {"table": "sh.sc.t"}
 
@@ -167,6 +169,54 @@ def test_expired_tickets_are_refused_and_renewed(client: SharingClient) -> None:
             assert renewed.expiration_time.as_py() > endpoint.expiration_time.as_py()
             rows += caller.read(renewed.ticket).num_rows
         assert rows == 90
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_renewed_flight_is_of_the_versions_that_were_planned(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was committed meanwhile, also where the command names an end that lies in the future."""
+    schema, properties = pa.schema([("id", pa.int64())]), {"delta.enableChangeDataFeed": "true"}
+    table = DeltaTableBuilder(tmp_path / "t", schema, (), properties)
+    table.append([{"id": 1}]).append([{"id": 2}])
+    future = "2100-01-01T00:00:00Z"
+    commands: list[dict[str, Any]] = [
+        {},
+        {"where": "id < 9"},
+        {"version": 2},
+        {"changes": {"startingVersion": 1}},
+        {"changes": {"startingVersion": 1, "endingVersion": 2}},
+        {"changes": {"startingVersion": 1, "endingVersion": 900}},
+        {"changes": {"startingVersion": 1, "endingTimestamp": future}},
+        {"changes": {"startingTimestamp": "2001-01-01T00:00:00Z", "endingTimestamp": future}, "where": "id < 9"},
+        {"changes": {"startingVersion": 3, "endingTimestamp": future}},
+        {"stream": {"first": 1, "last": 2}},
+        {"stream": {"first": 1, "last": 2, "feed": True}},
+        {"stream": {"snapshot": 2}},
+    ]
+    if mode == "url":  # a server may answer a moment after the newest version with that
+        ask = TableQueries._asked_version
+        monkeypatch.setattr(
+            TableQueries,
+            "_asked_version",
+            lambda self, table, asked: None if asked.get("timestamp") == future else ask(self, table, asked),
+        )
+        commands.append({"timestamp": future})
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+        client = SharingClient(server.profile(), accessMode=mode)
+        settings = GatewaySettings(tokens=(TOKEN,))
+        with FlightGateway(client, settings) as gateway, flight.connect(gateway.uri) as connection:
+            caller = Caller(connection, TOKEN)
+            infos = [caller.info(json.dumps({**TABLE, **command})) for command in commands]
+            expected = [caller.rows(info) for info in infos]
+            table.add_column(Field("more", Primitive("string"))).append([{"id": 3, "more": "x"}])
+            for command, info, rows in zip(commands, infos, expected, strict=True):
+                for endpoint in info.endpoints:
+                    renewed = flight.FlightEndpoint.deserialize(caller.act(RENEW, messages.wrap(endpoint.serialize())))
+                    assert caller.read(renewed.ticket).equals(caller.read(endpoint.ticket)), command
+                assert caller.rows(info).equals(rows), command
+            assert [rows.num_rows for rows in expected] == [2] * 8 + [0] + [2] * (len(commands) - 9)
 
 
 def test_cancelling_ends_reads_and_refuses_tickets(server: SharingServer, tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from delta_sharing_spark.access.asking import iso
+from delta_sharing_spark.access.asking import REFUSALS, iso
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
@@ -31,7 +32,7 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayConnection,
     gateway_address,
 )
-from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.errors import ResponseError, VersionError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, FileTask
 from delta_sharing_spark.schema.types import backquoted, parse_schema
@@ -78,7 +79,7 @@ class FlightTable(OpenTable):
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the gateway puts the versions into one order of endpoints."""
-        planned = self._connection.flight({**self._rows_of(scan), "changes": _changes(scan.options)})
+        planned = self._connection.flight({**self._rows_of(scan), "changes": self._range(scan)})
         tasks = [_task(e, f"endpoint {n:06d}") for n, e in enumerate(planned.endpoints)]
         version = _version(planned.about.get("version")) or 0
         return VersionListing([VersionFiles(version, tasks)], self._access(planned), self.stream_identity(scan))
@@ -108,6 +109,19 @@ class FlightTable(OpenTable):
             files.tasks.append(_task(endpoint, f"version {files.version} endpoint {len(files.tasks):06d}"))
         order = StreamIdentity(scan.shape.id, self.mode, self.mode, str(planned.about.get("order") or "") or None)
         return VersionListing([listed[number] for number in sorted(listed)], self._access(planned), order)
+
+    def _range(self, scan: ResolvedScan) -> dict[str, Any]:
+        """The range of a feed, which ends with the newest version of the load where later ones would be in it as well."""
+        options, newest, asked = scan.options, scan.version, _changes(scan.options)
+        start, end = options.starting_version, options.ending_timestamp
+        if newest is None or (isinstance(start, int) and start > newest):
+            return asked
+        if end is not None:
+            with suppress(VersionError, *REFUSALS):  # no version is as late
+                if self.version_at_or_after(end) <= newest:
+                    return asked
+        asked.pop("endingTimestamp", None)
+        return {**asked, "endingVersion": min(asked.get("endingVersion", newest), newest)}
 
     def _rows_of(self, scan: ResolvedScan) -> dict[str, Any]:
         """The part of a command that says which columns and rows; a column is asked for whole, and cut here."""

@@ -56,6 +56,7 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
@@ -203,13 +204,21 @@ class UrlTable(OpenTable):
                 response = self._rest.changes(self._table, query, formats=response_formats(options))
             except REFUSALS as again:
                 raise self._refused_feed(again) from again
-        records = list(response.records())
-        by_version = feed_versions(records, str(self._table))
-        shapes = list(shapes_of(response, str(self._table)))
+        table = str(self._table)
+        # A moment that is still to come would let in versions that the load does not have.
+        records = [record for record in response.records() if newest is None or version_of(record, table) <= newest]
+        late = options.ending_timestamp
+        if late is not None and any((record.timestamp or 0) > to_millis(late) for record in records):
+            raise VersionError(
+                f"the change feed of {table} until {iso(late)} cannot be read: the sharing server answers with later changes; "
+                f"give endingVersion instead"
+            )
+        by_version = feed_versions(records, table)
+        shapes = list(shapes_of(response, table))
         first = query.starting_version
         if first is None:
             first = min(by_version, default=shapes[0][0] or 0)
-        return self._listing(scan, response, with_shapes(by_version, shapes, first, None), len(records))
+        return self._listing(scan, response, with_shapes(by_version, shapes, first, newest), len(records))
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
         """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none."""

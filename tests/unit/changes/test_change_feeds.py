@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.flight.gateway import FlightGateway
+from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.table import SharedTable
@@ -183,17 +186,27 @@ def test_an_empty_range_has_the_schema(
         assert feed_rows.schema == arrow_schema(scan.schema)
 
 
-def test_a_feed_is_of_the_versions_that_were_there_when_it_was_loaded(server: SharingServer, tmp_path: Path) -> None:
-    """Its columns are of then, and an action that is repeated gives the same rows."""
-    built = table(tmp_path / "t", NAME)
+@pytest.mark.parametrize("end", [{}, {"ending_version": 99}, {"ending_timestamp": moment(9000)}], ids=str)
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict server"])
+def test_a_feed_is_of_the_versions_that_were_there_when_it_was_loaded(
+    server: SharingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], strict: bool
+) -> None:
+    """Its columns are of then, and an action that is repeated, planned late or renewed gives the same rows."""
+    monkeypatch.setattr(server.settings, "end_after_newest", not strict)
+    built = table(tmp_path / "t", NAME).delete(ids(1))
     server.add_table("s.d.moving", built.path, access_modes=("url", "dir"))
-    scans = [SharingClient(server.profile(), **WAYS[way]).table("s.d.moving").changes(0) for way in ways(built)]
-    expected = built.expected_changes()
-    for scan in scans:
-        assert texts(scan.to_arrow()) == texts(expected)
-    built.rename_column("n", "later").append([{"id": 50, "part": "a", "later": 1}])
-    for scan in scans:
-        assert texts(scan.to_arrow()) == texts(expected)
+    with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=("t",))) as gateway:
+        clients = [SharingClient(server.profile(), **WAYS[way]) for way in ways(built)]
+        tables = [client.table("s.d.moving") for client in (*clients, SharingClient.over(gateway.uri, "t"))]
+        scans, late = ([shared.changes(0, **end) for shared in tables] for _ in range(2))
+        expected = texts(built.expected_changes())
+        plans = [scan.plan() for scan in scans]
+        assert [scan.schema.names for scan in late] == [scan.schema.names for scan in scans]
+        built.rename_column("n", "later").append([{"id": 50, "part": "a", "later": 1}]).delete(ids(2, 50)).optimize()
+        server.expire_urls()
+        for scan, other, planned in zip(scans, late, plans, strict=True):
+            renewed = [row for split in planned.splits for rows in read_split(split) for row in rows.to_pylist()]
+            assert sorted(map(repr, renewed)) == texts(scan.to_arrow()) == texts(other.to_arrow()) == expected
 
 
 def partitioned_otherwise(built: DeltaTableBuilder) -> DeltaTableBuilder:

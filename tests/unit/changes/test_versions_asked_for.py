@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.values import option_text
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.server.queries import TableQueries
+from delta_sharing_spark.testing.server.responses import bad_request
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 BOTH = ("url", "dir")
@@ -143,6 +146,31 @@ def test_both_modes_read_the_same_or_refuse_alike(
         assert outcome("url-delta") == outcome("dir")
     finally:
         server.settings.end_after_newest = server.settings.metadata_at_version = True
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["ignored", "refused"])
+def test_a_server_that_does_not_know_moments_gives_no_later_changes(
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """It ignores the end, or refuses moments here and where it is asked for the version of one."""
+    own = TableQueries._changes
+
+    def refuse(*_: Any) -> Any:
+        raise bad_request("unknown parameter")
+
+    def changes(self: TableQueries, request: Any) -> Any:
+        if request.parameters.pop("endingTimestamp", None) is not None and refuses:
+            refuse()
+        return own(self, request)
+
+    monkeypatch.setattr(TableQueries, "_changes", changes)
+    if refuses:
+        monkeypatch.setattr(TableQueries, "version", refuse)
+    feed_of = partial(scan, server, "t", "url-delta")
+    with pytest.raises(VersionError, match=r"until 2023-.* server answers with later changes; give endingVersion"):
+        feed_of(feed(startingVersion=1, endingTimestamp=moment(2.5))).to_arrow()
+    read = feed_of(feed(startingVersion=1, endingTimestamp=moment(3))).to_arrow()
+    assert set(read["_commit_version"].to_pylist()) == {1, 2, 3}
 
 
 def test_the_old_name_of_the_option(server: SharingServer) -> None:

@@ -115,23 +115,19 @@ def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] =
 
 
 def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
-    """The lane that one scan, whose plan is ``planned``, or a query over scans takes in a session, and why not the other."""
+    """The lane that a query over scans takes in a session, and why not the other; ``planned`` is the plan of a scan by itself."""
     reach = _reach(spark, engine)
-    why = _unfit(reach, engine, "read")
-    for scan in scans if why is None else ():
-        why = why_not_in(spark, scan.resolved())
-        if planned is not None and why is None:
-            try:
+    try:
+        if (why := _unfit(reach, engine, "read")) is not None:
+            raise StepAsideError(why)
+        for scan in scans:
+            if (why := why_not_in(spark, scan.resolved())) is not None:
+                raise StepAsideError(f"{scan.table}: {why}")
+            if planned is not None:
                 NativePlan(scan.resolved(), planned)
-            except StepAsideError as reason:
-                why = str(reason)
-        if why is not None:
-            why = why if planned is not None else f"{scan.table}: {why}"
-            break
-    if why is not None:
-        return f"Python data source: {why}"
-    each = ", which asks for the files of each scan with its own filters" if planned is None else ""
-    return f"native lane, Spark's own Parquet reader: {reach.reason}{each}"
+    except StepAsideError as reason:
+        return f"Python data source: {reason}"
+    return f"native lane, Spark's own Parquet reader: {reach.reason}, which asks for the files of each scan with its own filters"
 
 
 def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:

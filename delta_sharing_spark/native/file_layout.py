@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from delta_sharing_spark.native.file_footer import FileColumns, FileFooter, Leaf, leaves_of
 from delta_sharing_spark.native.layout import (
@@ -39,8 +39,7 @@ class DifferentLayoutsError(Exception):
     """Files store a column differently, so that no one footer describes them; the text says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Bytes of one of the files, and where they begin in the joined file."""
 
     start: int

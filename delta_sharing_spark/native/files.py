@@ -9,9 +9,9 @@ import bisect
 import itertools
 import logging
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import IO, Any
@@ -174,16 +174,7 @@ def show_together(
     is_told = columns.part_of_files or all(pace.is_worth_whole(task.size, 0.0, SPARE) for task, _ in files)
     members = [] if is_told else [show(*files[0])]  # it tells of the others
     told = len(members)
-    coming: list[Future[_MemberFile]] = [pool.submit(show, *file) for file in files[told:]]
-    try:
-        members += [future.result() for future in coming]
-    except BaseException:
-        for member in members:
-            member.source.close()
-        for future in coming:
-            if not future.cancel():
-                future.add_done_callback(_close_member)
-        raise
+    members += _all_at_once(files[told:], show, pool, pace)
     length, footers = sum(task.size for task, _ in files), [member.footer for member in members]
     try:
         layout, spans = lay_out_together(footers, shape.deletion_column, length, columns.__contains__)
@@ -280,9 +271,29 @@ def _member_file(
         return _MemberFile(footer, rewritten, None)
 
 
-def _close_member(future: Future[_MemberFile]) -> None:
-    with suppress(Exception):
-        future.result().source.close()
+def _all_at_once(
+    files: Sequence[tuple[FileTask, FileAccess]],
+    show: Callable[[FileTask, FileAccess], _MemberFile],
+    pool: ThreadPoolExecutor,
+    pace: Pace,
+) -> list[_MemberFile]:
+    """``show`` of each file, by as many threads as the storage's pace is worth: each takes a file as soon as it has done one."""
+    waiting, members = iter(range(len(files))), dict[int, _MemberFile]()
+
+    def work() -> None:
+        try:
+            for number in waiting:
+                members[number] = show(*files[number])
+        except BaseException:
+            deque(waiting, maxlen=0)  # the others end as well
+            raise
+
+    coming = [pool.submit(work) for _ in range(min(len(files), pace.files_at_once(len(files))))]
+    done = wait(coming, return_when=FIRST_EXCEPTION).done
+    coming.clear()
+    while done:
+        done.pop().result()  # no name stays for a future that failed: its error would hold the files that were fetched
+    return [members[number] for number in range(len(files))]
 
 
 class _JoinedSource:

@@ -68,8 +68,9 @@ class ShownFiles:
             future = self._show(number, columns)
             if number in self._ahead:
                 self._ahead.discard(number)
-                # Where Spark waits for it, it should have been begun earlier.
-                self._window = min(_MOST, self._window + 1 if future.done() else self._window * 2)
+                # Where Spark waits for it, it should have been begun earlier; of a near storage it waits for this process.
+                most = max(AT_ONCE, self._plan.pace.files_at_once(_MOST))
+                self._window = min(most, self._window + 1 if future.done() else self._window * 2)
             self._budget.use(self, number)
             if is_first:
                 if number in self._asked:  # another pass begins

@@ -9,7 +9,6 @@ import pyarrow as pa
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import ANY, like_parts, like_regex
 from delta_sharing_spark.predicates.scalar_types import FLOATS
-from delta_sharing_spark.schema.types import Decimal
 
 _FUNCTIONS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
@@ -95,11 +94,6 @@ class _Evaluation:
     def _compare_columns(self, op: str, left: tree.Column, right: tree.Column) -> Any:
         pc = self._pc
         a, b = self._column(left), self._column(right)
-        if isinstance(left.type, Decimal) and isinstance(right.type, Decimal) and left.type != right.type:
-            scale = max(left.type.scale, right.type.scale)
-            whole = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale)
-            wide = pa.decimal128(whole + scale, scale)
-            a, b = pc.cast(a, wide), pc.cast(b, wide)
         if left.type not in FLOATS:
             return getattr(pc, _FUNCTIONS[op])(a, b)
         if op == "=":

@@ -268,7 +268,8 @@ class FileSkipping:
             for exclusion in self._exclusions:
                 mask = exclusion.among(parsed)
                 if mask is not None:
-                    outside = mask.fill_null(False).to_numpy(zero_copy_only=False)
+                    known = pc.and_kleene(mask, mask.is_valid())
+                    outside = np.frombuffer(known.cast(pa.uint8()).buffers()[1] or b"", np.bool_, count)
                     result[outside & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
         places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):
@@ -383,7 +384,10 @@ class Exclusion:
         return type(value) is int and self.excludes(value, self.value)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
-        """The same for many files' statistics in columns (null: unknown); None if they lack the column."""
+        """The same for many files' statistics in columns (null: unknown); None if they lack the column.
+
+        A scalar of ``pa.scalar``, ``fill_null`` and ``to_numpy`` would import pandas, which costs more time than the planning.
+        """
         kind: Any = stats.type
         for name in (self.bound, self.column):
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
@@ -391,5 +395,6 @@ class Exclusion:
             kind = kind.field(name).type
         if not (pa.types.is_date32(kind) if self.is_date else pa.types.is_integer(kind)):
             return None
-        value = pa.scalar(self.value, pa.int32()).cast(kind) if self.is_date else self.value
+        number, type_ = (np.int32, kind) if self.is_date else (np.int64, pa.int64())
+        value = pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(np.array([self.value], number))])[0]
         return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)

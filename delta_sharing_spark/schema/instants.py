@@ -28,7 +28,7 @@ _SHORT_IDS = {
 def zone_of(name: str) -> tzinfo:
     """The time zone of a name of Spark (``Europe/Berlin``, ``UTC+1``, ``-08:00``, ``EST``); raises ValueError where there is none."""
     name = _SHORT_IDS.get(name, name)
-    if name in ("UTC", "GMT", "UT", "Z"):
+    if name.upper() in ("UTC", "GMT", "UT", "Z", "ETC/UTC"):
         return timezone.utc
     match = _OFFSET.fullmatch(name)
     if match is not None:

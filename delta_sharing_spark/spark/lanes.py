@@ -12,6 +12,7 @@ from delta_sharing_spark.access.load import Load, Recipient, checked_engine
 from delta_sharing_spark.access.plan import ScanPlan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.options.declared import overridden
 from delta_sharing_spark.schema.markup import text_table
 from delta_sharing_spark.spark.native import (
     Note,
@@ -105,10 +106,7 @@ def note_python_source(engine: str, why: object, what: str = "query") -> None:
 def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
     """A scan as a DataFrame of the Python data source, with further options that narrow it."""
     register_source(spark)
-    own = {**scan.options, **narrowing}
-    given = {name.lower() for name in own}
-    client_options = scan.table.client.options_for(scan.table.name)
-    options = {**{name: value for name, value in client_options.items() if name.lower() not in given}, **own}
+    options = overridden(scan.table.client.options_for(scan.table.name), {**scan.options, **narrowing})
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)

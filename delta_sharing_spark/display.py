@@ -61,8 +61,8 @@ class Listing(list[_T], Generic[_T]):
     def _repr_html_(self) -> str:
         if not self:
             return html_table([], [["(none)"]])
-        header, rows = _cells(self[:_SHOWN], self._hidden)
-        return html_table(header, rows, note=self._rest(_SHOWN) if len(self) > _SHOWN else "")
+        cells = _cells(self[:_SHOWN], self._hidden)
+        return html_table(*cells, note=self._rest(_SHOWN) if len(self) > _SHOWN else "")
 
     def _rest(self, shown: int) -> str:
         return f"... and {len(self) - shown} more"
@@ -95,15 +95,9 @@ class Explanation(str):
         return str(self)
 
 
-def columns_of(schema: Struct) -> list[Column]:
-    """The columns of a schema, to be shown."""
-    return [Column(*row) for row in schema.rows()]
-
-
 def schema_html(schema: Struct, caption: str) -> str:
     """A schema as HTML: a row for each column."""
-    header, rows = _cells(columns_of(schema), frozenset())
-    return html_table(header, rows, caption)
+    return html_table(*_cells([Column(*row) for row in schema.rows()], frozenset()), caption)
 
 
 def scan_html(table: str, options: Mapping[str, str], schema: Struct) -> str:

@@ -16,7 +16,6 @@ from delta_sharing_spark.display import (
     Listing,
     Progress,
     TableVersion,
-    columns_of,
     counting,
     explanation,
     scan_html,
@@ -243,7 +242,7 @@ class SharedTable(RecipientTable, RowSource):
     @property
     def columns(self) -> Sequence[Column]:
         """The columns of the newest schema, as a list that prints as a table: name, type, nullability and comment."""
-        return Listing(columns_of(self.schema))
+        return Listing(Column(*row) for row in self.schema.rows())
 
     def _repr_html_(self) -> str:
         """The table's columns; a table that cannot be read is an error."""

@@ -311,6 +311,7 @@ class FileListing:
         listed: How many files there were before pruning.
         hints: The hints that the server was sent to prune by, by the protocol's names.
         fallback: Why the files were in the end asked for without ``hints``, if they were.
+        rows: Rows of all files that are not deleted, where more than the files tells it.
     """
 
     files: PlannedFiles
@@ -319,6 +320,7 @@ class FileListing:
     listed: int = 0
     hints: Mapping[str, str] = field(default_factory=dict)
     fallback: str | None = None
+    rows: int | None = None
 
 
 @dataclass(slots=True)

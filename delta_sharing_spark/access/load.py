@@ -16,6 +16,7 @@ from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
+from delta_sharing_spark.options.declared import overridden
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
@@ -158,8 +159,7 @@ class Recipient:
 
     def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
         """The options of a load in this process."""
-        given = {option.lower() for option in more}
-        return {**{o: value for o, value in self.options.items() if o.lower() not in given}, **more, "path": str(name)}
+        return {**overridden(self.options, more), "path": str(name)}
 
 
 @short_tracebacks
@@ -272,17 +272,12 @@ class Load:
         return self._read_options
 
     def _parse(self, zone: str | None) -> ReadOptions:
-        options = self.table.client.load_options(self.table.name, self.options)
-        names = {name.lower() for name in options}
-        if "maxsplitbytes" not in names:
-            options["maxSplitBytes"] = _SPLIT_BYTES
-        if "memorybudget" not in names:
-            from delta_sharing_spark.scan.parallel import default_budget
+        from delta_sharing_spark.scan.parallel import default_budget
 
-            options["memoryBudget"] = str(default_budget() // WORKERS)
-        if zone is not None and "timezone" not in names:
-            options["timeZone"] = zone
-        parsed = parse_options(options)
+        ours = {"maxSplitBytes": _SPLIT_BYTES, "memoryBudget": str(default_budget() // WORKERS)}
+        if zone is not None:
+            ours["timeZone"] = zone
+        parsed = parse_options(overridden(ours, self.table.client.load_options(self.table.name, self.options)))
         # Outside Spark conditions and partition values that name no zone are in UTC, as other readers without a session have it.
         return parsed if parsed.time_zone else replace(parsed, time_zone="UTC")
 
@@ -340,8 +335,7 @@ class Load:
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
 
     def _with(self, name: str, value: str) -> Self:
-        others = {key: text for key, text in self.options.items() if key.lower() != name.lower()}
-        return type(self)(self.table, {**others, name: value}, self.hints)
+        return type(self)(self.table, overridden(self.options, {name: value}), self.hints)
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:

@@ -137,9 +137,9 @@ def _open_url(negotiated: NegotiatedTable) -> OpenTable:
 
 
 def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.directory.table import DirectoryTable
+    from delta_sharing_spark.access.directory.table import open_directory
 
-    return DirectoryTable(negotiated)
+    return open_directory(negotiated)
 
 
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:

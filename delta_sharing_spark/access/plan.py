@@ -107,7 +107,7 @@ def plan(
         unhelpful=pruner.non_pruning_conjuncts(),
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
-    rows = files.live_rows() if pruner.predicate_is_decided else None
+    rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None
     return ScanPlan(spec, splits, report, rows if rows is None or limit is None else min(rows, limit))
 
 

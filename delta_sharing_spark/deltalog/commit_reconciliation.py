@@ -35,9 +35,9 @@ class _Part:
     """
 
     adds: pa.StructArray
-    paths: columns.PackedStrings
-    stats: columns.PackedStrings
-    keys: columns.PackedStrings | None
+    paths: pa.Buffer
+    stats: pa.Buffer
+    keys: pa.Buffer | None
     is_add: npt.NDArray[np.bool_] | None
     hashes: npt.NDArray[np.uint64]
     alive: npt.NDArray[np.bool_] | None = None
@@ -82,7 +82,7 @@ class CommitTail:
             raise LogError(f"an add or remove in {_span(files)} has no path; the table's log is corrupt")
         hashes = key_hashes(keys)
         rest, paths, stats = _packed(adds)
-        packed = paths if kind is None and keys.equals(adds.field("path")) else columns.PackedStrings.pack(keys)
+        packed = paths if kind is None and keys.equals(adds.field("path")) else columns.packed(keys)
         self._parts.append(_Part(rest, paths, stats, packed, kind, hashes))
         columns.release_unused()
 
@@ -105,14 +105,14 @@ class CommitTail:
         for part, suspects in zip(self._parts, np.split(superseded, ends), strict=True):
             if suspects.any():
                 assert part.keys is not None
-                texts += part.keys.unpack().filter(columns.mask(suspects)).to_pylist()
+                texts += columns.unpacked(part.keys).filter(columns.mask(suspects)).to_pylist()
         newest = {text: place for place, text in enumerate(texts)}
         superseded[superseded] = [newest[text] != place for place, text in enumerate(texts)]
         for part, old in zip(self._parts, np.split(superseded, ends), strict=True):
             if old.any():
                 part.alive = ~old if part.is_add is None else ~old[part.is_add]
         if self._has_checkpoint:
-            keys = [part.keys.unpack() for part in self._parts if part.keys is not None]
+            keys = [columns.unpacked(part.keys) for part in self._parts if part.keys is not None]
             self._seen_keys = pc.unique(pa.chunked_array(keys, pa.string()))
             self._seen_paths = self._seen_keys
             if self._has_vectors:
@@ -126,9 +126,9 @@ class CommitTail:
         """The adds that are alive, in batches."""
         for part in self._parts:
             if len(part.adds):
-                texts = part.stats.unpack() if with_stats else None
+                texts = columns.unpacked(part.stats) if with_stats else None
                 names = ["path", *(field.name for field in part.adds.type)]
-                adds = pa.StructArray.from_arrays([part.paths.unpack(), *part.adds.flatten()], names)
+                adds = pa.StructArray.from_arrays([columns.unpacked(part.paths), *part.adds.flatten()], names)
                 batch = from_struct(adds, self._root, partition_columns, stats=texts)
                 kept = batch if part.alive is None else batch.filter(part.alive)
                 if kept.num_rows:
@@ -147,10 +147,10 @@ class CommitTail:
         return batch.filter(pc.invert(touched))
 
 
-def _packed(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedStrings, columns.PackedStrings]:
+def _packed(adds: pa.StructArray) -> tuple[pa.StructArray, pa.Buffer, pa.Buffer]:
     """Split adds into the struct without paths and statistics, and these two compressed."""
     arrays = {field.name: adds.field(field.name) for field in adds.type}
-    paths, stats = (columns.PackedStrings.pack(arrays.pop(name)) for name in ("path", "stats"))
+    paths, stats = (columns.packed(arrays.pop(name)) for name in ("path", "stats"))
     if normalize_vectors(arrays["deletionVector"]) is None:
         del arrays["deletionVector"]
     return pa.StructArray.from_arrays(list(arrays.values()), list(arrays)), paths, stats

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
+from delta_sharing_spark.predicates.coercion import FLIPPED
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import (
@@ -39,8 +40,6 @@ _L = TypeVar("_L", bound="Load")
 #: Types whose values mean the same in Polars' comparisons as in Spark's.
 _COMPARABLE = (BOOLEAN, DOUBLE, STRING, *BITS, *TIMES)
 _COMPARED = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-#: ``literal op column`` is the column compared the other way round.
-_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: Longer lists are left to Polars.
 _MAX_VALUES = 1000
 
@@ -156,7 +155,7 @@ def _binary(body: Mapping[str, Any], types: Mapping[str, DataType]) -> Expressio
 
 def _compare(op: str, left: Any, right: Any, types: Mapping[str, DataType]) -> Expression:
     if "Literal" in left:
-        left, right, op = right, left, _MIRRORED[op]
+        left, right, op = right, left, FLIPPED[op]
     column = _column(left, types)
     (literal,) = _literals(right, column)
     return Compare(op, column, literal)

@@ -183,8 +183,6 @@ def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool
     is_number = pt.is_integer(field.type) or pt.is_floating(field.type) or pt.is_boolean(field.type)
     if usual and (is_number or pt.is_timestamp(field.type)):
         return _Numbers(dtype, count)
-    if hasattr(dtype, "__from_arrow__"):
-        return _ExtensionArrays(dtype)
     return _ArrowChunks(field, options)
 
 
@@ -205,22 +203,6 @@ class _ArrowChunks(_Column):
         del column
         series: pd.Series = table.to_pandas(**{**self._options, "self_destruct": True}).iloc[:, 0]
         return series
-
-
-class _ExtensionArrays(_Column):
-    """Values of a type of pandas' own, such as its strings, which may keep Arrow's memory."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._dtype = dtype
-        self._parts: list[pd.Series] = []
-
-    def add(self, values: pa.Array) -> None:
-        self._parts.append(pd.Series(self._dtype.__from_arrow__(values), copy=False))
-
-    def series(self) -> pd.Series | npt.NDArray[Any]:
-        if not self._parts:
-            return pd.Series([], dtype=self._dtype)
-        return pd.concat(self._parts, ignore_index=True)
 
 
 class _ArrayColumn(_Column):

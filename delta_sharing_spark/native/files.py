@@ -286,8 +286,10 @@ def _all_at_once(
             raise
 
     coming = [pool.submit(work) for _ in range(min(len(files), pace.files_at_once(len(files))))]
-    for future in wait(coming, return_when=FIRST_EXCEPTION).done:
-        future.result()
+    done = wait(coming, return_when=FIRST_EXCEPTION).done
+    coming.clear()
+    while done:
+        done.pop().result()  # no name stays for a future that failed: its error would hold the files that were fetched
     return [members[number] for number in range(len(files))]
 
 

@@ -383,6 +383,12 @@ def warn_of_stream_options(names: Iterable[str]) -> None:
         )
 
 
+def overridden(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str]:
+    """Options with those of ``by`` in the place of theirs, in whatever case each writes the names."""
+    names = {name.lower() for name in by}
+    return {**{name: value for name, value in options.items() if name.lower() not in names}, **by}
+
+
 def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
     """Options as they may be shown, without the values of sensitive and unknown ones, and without the secrets in URLs.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -20,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -47,8 +47,9 @@ from delta_sharing_spark.predicates.three_valued import (
     constant_bounds,
     may_exclude,
 )
-from delta_sharing_spark.predicates.times import DAY, Zone, parse_timestamp
+from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
+from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
@@ -57,7 +58,7 @@ _EPOCH_DAYS = date(1970, 1, 1).toordinal()
 _TIE_BREAKERS = "\ufffd\uffff\U0010ffff\x7f"
 #: Shorter maxima than this are taken as they are; Delta keeps 32 characters.
 _TRUNCATED = 31
-_UTC = Zone("UTC")
+_ZONED = re.compile(r"[T ].*(?:Z|[+-][0-9:]{2,8})$")
 #: Numbers that JSON has no form for, as statistics name them.
 _NAMED = ("NaN", "Infinity", "-Infinity")
 
@@ -101,7 +102,7 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if isinstance(kind, Decimal):
             return _decimal(value, kind.scale, is_upper)
         return int(value) if kind == BOOLEAN and isinstance(value, bool) else None
-    except (ValueError, OverflowError, ArithmeticError, PredicateError):
+    except (ValueError, OverflowError, ArithmeticError):
         return None  # a form we do not know bounds nothing: the file is kept
 
 
@@ -131,11 +132,9 @@ def _timestamp(value: str, is_ntz: bool) -> int:
         wall = datetime.fromisoformat(value[:23])
         days = wall.toordinal() - _EPOCH_DAYS
         return days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
-    if is_ntz:
-        return parse_timestamp(value.removesuffix("Z"), _UTC, is_ntz=True)
-    if not (value.endswith("Z") or value[-6:-5] in ("+", "-")):
+    if not is_ntz and not _ZONED.search(value):
         raise ValueError("a timestamp without its zone")
-    return parse_timestamp(value, _UTC)
+    return timestamp_micros(value, None if is_ntz else "UTC")
 
 
 def _floating(value: Any, bits: int, is_upper: bool) -> int | None:
@@ -268,7 +267,8 @@ class FileSkipping:
             for exclusion in self._exclusions:
                 mask = exclusion.among(parsed)
                 if mask is not None:
-                    outside = mask.fill_null(False).to_numpy(zero_copy_only=False)
+                    known = pc.and_kleene(mask, mask.is_valid())
+                    outside = np.frombuffer(known.cast(pa.uint8()).buffers()[1] or b"", np.bool_, count)
                     result[outside & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
         places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):
@@ -383,7 +383,10 @@ class Exclusion:
         return type(value) is int and self.excludes(value, self.value)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
-        """The same for many files' statistics in columns (null: unknown); None if they lack the column."""
+        """The same for many files' statistics in columns (null: unknown); None if they lack the column.
+
+        A scalar of ``pa.scalar``, ``fill_null`` and ``to_numpy`` would import pandas, which costs more time than the planning.
+        """
         kind: Any = stats.type
         for name in (self.bound, self.column):
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
@@ -391,5 +394,6 @@ class Exclusion:
             kind = kind.field(name).type
         if not (pa.types.is_date32(kind) if self.is_date else pa.types.is_integer(kind)):
             return None
-        value = pa.scalar(self.value, pa.int32()).cast(kind) if self.is_date else self.value
+        number, type_ = (np.int32, kind) if self.is_date else (np.int64, pa.int64())
+        value = pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(np.array([self.value], number))])[0]
         return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable
 
@@ -50,12 +51,8 @@ def escaped(text: str) -> str:
 
 
 def like_regex(pattern: str) -> str:
-    """A regular expression for RE2 or ``re`` that matches the whole string; newlines are characters like any other."""
-
-    def quoted(text: str) -> str:
-        return "".join(c if c.isalnum() and c.isascii() else f"\\x{{{ord(c):x}}}" for c in text)
-
-    body = "".join(quoted(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern))
+    """A regular expression for RE2 that matches the whole string; newlines are characters like any other."""
+    body = "".join(re.escape(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern))
     return rf"(?s)\A{body}\z"
 
 
@@ -69,16 +66,8 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
 
 
 def like_matcher(pattern: str) -> Callable[[str], bool]:
-    """A test of one text; its time grows with the text's length times the pattern's, whatever they are."""
-    segments = [""]
-    for part in like_parts(pattern):
-        if part == ANY:
-            segments.append("")
-        else:
-            segments[-1] += re.escape(part) if isinstance(part, str) else "."
-    first, *rest = segments
-    # What a lookahead has found first is not tried anew, as in ``fnmatch``.
-    found = "".join(f"(?=(?P<g{i}>.*?{segment}))(?P=g{i})" for i, segment in enumerate(rest[:-1]))
-    last = f".*{rest[-1]}" if rest else ""
-    matches = re.compile(first + found + last, re.DOTALL).fullmatch
+    """A test of one text; its time grows with the text's length times the pattern's, whatever they are, as that of ``fnmatch``."""
+    names = {ANY: "*", ONE: "?"}
+    parts = (re.sub(r"([*?[])", r"[\1]", p) if isinstance(p, str) else names[p] for p in like_parts(pattern))
+    matches = re.compile(fnmatch.translate("".join(parts))).match
     return lambda text: matches(text) is not None

@@ -178,24 +178,12 @@ def domain(kind: DataType) -> tuple[int, int]:
 
 def first_key(least: int, greatest: int, holds: Callable[[int], bool], near: int) -> int:
     """The least key for which a monotone test holds; ``greatest + 1`` if there is none. The search starts at ``near``."""
-    near = min(max(near, least), greatest)
+    low = high = min(max(near, least), greatest)
     step = 1
-    if holds(near):
-        low, high = least, near
-        while near - step >= least:
-            if not holds(near - step):
-                low = near - step + 1
-                break
-            high = near - step
-            step *= 2
-    else:
-        low, high = near + 1, greatest + 1
-        while near + step <= greatest:
-            if holds(near + step):
-                high = near + step
-                break
-            low = near + step + 1
-            step *= 2
+    while low > least and holds(low):
+        low, step = max(least, low - step), step * 2
+    while high <= greatest and not holds(high):
+        low, high, step = high + 1, min(greatest + 1, high + step), step * 2
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

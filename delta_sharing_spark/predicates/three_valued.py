@@ -170,29 +170,30 @@ def _scales(left: tree.Column, right: tree.Column) -> tuple[int, int]:
 def _columns(op: str, left: int, right: int, left_factor: int, right_factor: int) -> PossibleValues:
     if op in (">", ">="):
         left, right, left_factor, right_factor = right, left, right_factor, left_factor
-        op = "<" if op == ">" else "<="
-    scaled = left_factor != 1 or right_factor != 1
 
     def compare(bounds: Sequence[ColumnBounds]) -> int:
         a, b = bounds[left], bounds[right]
         bits = UNKNOWN if a.has_nulls or b.has_nulls else 0
         if not (a.has_values and b.has_values):
             return bits
-        a_low, a_high, b_low, b_high = a.low, a.high, b.low, b.high
-        if scaled:
-            a_low, a_high = (None if v is None else v * left_factor for v in (a_low, a_high))
-            b_low, b_high = (None if v is None else v * right_factor for v in (b_low, b_high))
+        a_low, a_high = (None if end is None else end * left_factor for end in (a.low, a.high))
+        b_low, b_high = (None if end is None else end * right_factor for end in (b.low, b.high))
+        # Whether some value of the one may lie below, and whether it may be no more than, one of the other.
+        a_below, a_up_to = _may_lie_below(a_low, b_high)
+        b_below, b_up_to = _may_lie_below(b_low, a_high)
         if op == "=":
-            apart = (a_high is not None and b_low is not None and a_high < b_low) or (
-                b_high is not None and a_low is not None and b_high < a_low
-            )
-            same = a_low is not None and a_low == a_high and b_low == a_low and b_high == a_low
-            return bits | (0 if apart else TRUE) | (0 if same else FALSE)
-        true = a_low is None or b_high is None or (a_low < b_high if op == "<" else a_low <= b_high)
-        false = a_high is None or b_low is None or (a_high >= b_low if op == "<" else a_high > b_low)
+            true, false = a_up_to and b_up_to, a_below or b_below
+        else:
+            true, false = (a_below, b_up_to) if op in ("<", ">") else (a_up_to, b_below)
         return bits | (TRUE if true else 0) | (FALSE if false else 0)
 
     return compare
+
+
+def _may_lie_below(low: Any, high: Any) -> tuple[bool, bool]:
+    """Whether a value of at least ``low`` may be less than one of at most ``high``, and whether it may be equal or less."""
+    is_open = low is None or high is None
+    return is_open or low < high, is_open or low <= high
 
 
 def may_exclude(

@@ -37,10 +37,6 @@ class Zone:
     name: str = "UTC"
 
     @property
-    def is_utc(self) -> bool:
-        return self.name.upper() in ("UTC", "Z", "GMT", "ETC/UTC", "+00:00")
-
-    @property
     def is_fixed(self) -> bool:
         """Whether its clock is never set; raises PredicateError for an offset that is none."""
         return self._ahead() is not None
@@ -97,8 +93,6 @@ class Zone:
 
     def _ahead(self) -> int | None:
         """Microseconds that the zone is always ahead of UTC; None if that depends on the time."""
-        if self.is_utc:
-            return 0
         region = self._region()
         return _micros(region.utcoffset(None)) if isinstance(region, timezone) else None
 

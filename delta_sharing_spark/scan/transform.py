@@ -176,8 +176,8 @@ def require_values(array: pa.Array, parent: pa.Array | None, path: str, context:
         if not pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py():
             return
     raise NullInRequiredError(
-        f"file {context.file} of {context.table} has a NULL in column {path!r}, which the table declares NOT NULL; "
-        f"ask the provider to repair the file, or leave the column out with the option 'columns'",
+        f"file {context.file} of {context.table} has a NULL in column {path!r}, which the table declares NOT NULL, or the "
+        f"schema given to the load; ask the provider to repair the file, or leave the column out with the option 'columns'",
         file=context.file,
         column=path,
     )

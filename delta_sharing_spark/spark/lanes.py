@@ -12,6 +12,7 @@ from delta_sharing_spark.access.load import Load, Recipient, checked_engine
 from delta_sharing_spark.access.plan import ScanPlan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.options.declared import overridden
 from delta_sharing_spark.schema.markup import text_table
 from delta_sharing_spark.spark.native import (
     Note,
@@ -105,33 +106,26 @@ def note_python_source(engine: str, why: object, what: str = "query") -> None:
 def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
     """A scan as a DataFrame of the Python data source, with further options that narrow it."""
     register_source(spark)
-    own = {**scan.options, **narrowing}
-    given = {name.lower() for name in own}
-    client_options = scan.table.client.options_for(scan.table.name)
-    options = {**{name: value for name, value in client_options.items() if name.lower() not in given}, **own}
+    options = overridden(scan.table.client.options_for(scan.table.name), {**scan.options, **narrowing})
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)
 
 
 def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
-    """The lane that one scan, whose plan is ``planned``, or a query over scans takes in a session, and why not the other."""
+    """The lane that a query over scans takes in a session, and why not the other; ``planned`` is the plan of a scan by itself."""
     reach = _reach(spark, engine)
-    why = _unfit(reach, engine, "read")
-    for scan in scans if why is None else ():
-        why = why_not_in(spark, scan.resolved())
-        if planned is not None and why is None:
-            try:
+    try:
+        if (why := _unfit(reach, engine, "read")) is not None:
+            raise StepAsideError(why)
+        for scan in scans:
+            if (why := why_not_in(spark, scan.resolved())) is not None:
+                raise StepAsideError(f"{scan.table}: {why}")
+            if planned is not None:
                 NativePlan(scan.resolved(), planned)
-            except StepAsideError as reason:
-                why = str(reason)
-        if why is not None:
-            why = why if planned is not None else f"{scan.table}: {why}"
-            break
-    if why is not None:
-        return f"Python data source: {why}"
-    each = ", which asks for the files of each scan with its own filters" if planned is None else ""
-    return f"native lane, Spark's own Parquet reader: {reach.reason}{each}"
+    except StepAsideError as reason:
+        return f"Python data source: {reason}"
+    return f"native lane, Spark's own Parquet reader: {reach.reason}, which asks for the files of each scan with its own filters"
 
 
 def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:

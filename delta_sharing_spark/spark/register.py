@@ -73,20 +73,15 @@ def _provide(spark: Any) -> None:
     """Make sure, once for each session, that the server's Python can import the package."""
     if spark.session_id in _provided:
         return
-    missing = _missing(spark)
-    if missing and not any(name in _PACKAGES for name in missing):
+    missing, sent = _missing(spark), ""
+    if any(name in _PACKAGES for name in missing):
+        _ship(spark)
+        missing, sent = _missing(spark), " after the package was sent"
+    if missing:
         raise ConfigError(
-            f"the Spark Connect server's Python lacks {', '.join(missing)}, which delta-sharing-spark needs; "
+            f"the Spark Connect server's Python lacks {', '.join(missing)}{sent}, which delta-sharing-spark needs; "
             f"run there: pip install delta-sharing-spark"
         )
-    if missing:
-        _ship(spark)
-        missing = _missing(spark)
-        if missing:
-            raise ConfigError(
-                f"the Spark Connect server's Python still lacks {', '.join(missing)} after the package was sent; "
-                f"run there: pip install delta-sharing-spark"
-            )
     _provided.put(spark.session_id, True)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _ZONE = "spark.sql.session.timeZone"
 _NAME = re.compile(r"spark\.(?:sql\.)?delta\.sharing\.[\w.]+")
 #: Options of streams that a setting may become.
-_STREAM_ONLY = frozenset({"pollInterval"})
+_STREAM_ONLY = {"pollinterval"}
 
 _lock = threading.Lock()
 #: The settings that each session was warned of.
@@ -67,16 +67,12 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
     Raises:
         ConfigError: Settings that belong together contradict each other.
     """
-    known = {name.lower() for name in given}
+    known = {name.lower() for name in given} | (set() if is_stream else _STREAM_ONLY)
     added = {"timeZone": str(spark.conf.get(_ZONE))}
     settings = _jvm_settings(spark)
     if settings:
         added |= _translated(spark, settings)
-    return {
-        name: value
-        for name, value in added.items()
-        if name.lower() not in known and (is_stream or name not in _STREAM_ONLY)
-    }
+    return {name: value for name, value in added.items() if name.lower() not in known}
 
 
 def in_session(client: Recipient, spark: SparkSession) -> Recipient:

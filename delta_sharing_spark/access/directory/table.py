@@ -6,7 +6,7 @@ import bisect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -91,138 +91,13 @@ _SILENCE = 0.3
 _OPENING_VERSIONS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class TableDirectory:
-    """A table of which every location could be read: its log, its files, and the access that splits carry.
-
-    Attributes:
-        negotiated: The table.
-        driver: The driver's access, which may always ask for credentials.
-        settings: How executors reach the storage.
-        log: The table's log; each of its files is fetched once.
-    """
-
-    negotiated: NegotiatedTable
-    driver: DirectoryAccess = field(repr=False)
-    settings: StorageSettings
-    log: CachedLogStore = field(repr=False)
-
-    @property
-    def table(self) -> str:
-        """How errors name the table."""
-        return self.driver.table
-
-    def snapshot(self, version: int | None = None) -> Snapshot:
-        """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
-
-        Raises:
-            LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
-            TableChangedError: The log is of another table than the server's, or behind what the server said.
-            CredentialError, NetworkError: The storage cannot be read.
-        """
-        snapshot = load_snapshot(self.log, version=version, table=self.table)
-        self._check(snapshot, is_newest=version is None)
-        return snapshot
-
-    def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
-        """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
-        is_newest = version is None and timestamp_ms is None
-        if timestamp_ms is not None:
-            version = version_at_or_before(self.log, timestamp_ms, table=self.table)
-        try:
-            head = load_head(self.log, version=version, table=self.table)
-        except LogError as error:
-            if not error.has_no_log or self.negotiated.head.metadata.id:
-                raise
-            # The server refused to describe the table, and only the list of tables told that there is a directory.
-            raise UnsupportedFeatureError(
-                f"{self.table} is no Delta table as far as its directory tells: {self.log.root} has no Delta log, and the "
-                f"sharing server does not describe it; it may be an Iceberg table, which this reader does not read: "
-                f"{iceberg_advice(self.negotiated.table, self.negotiated.profile)}"
-            ) from error
-        self._check(head, is_newest=is_newest)
-        return head
-
-    def renewed_access(self, tasks: Sequence[FileTask] = ()) -> DirectoryAccess:
-        """The access for executors, with tokens that are valid now: a table may stay open longer than they hold.
-
-        Args:
-            tasks: The plan's files, of which some are kept as samples.
-        """
-        issuer, negotiated = self.driver.issuer, self.negotiated
-        assert issuer is not None, "the driver may always ask"
-        samples = (parse_location(task.location) for task in (tasks[0], tasks[-1])) if tasks else ()
-        tokens = tuple(TOKENS.get(issuer, token.location) for token in self.driver.tokens)
-        carry = negotiated.options.carry_profile
-        executors: Issuer | None = issuer if carry else None
-        if isinstance(issuer, SharingIssuer):
-            profile = carried_profile(issuer.profile, negotiated.settings, carry)
-            executors = None if profile is None else replace(issuer, profile=profile)
-        return replace(self.driver, tokens=tokens, samples=tuple(samples), issuer=executors, settings=self.settings)
-
-    def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
-        expected = self.negotiated.head.metadata.id
-        if expected and head.metadata.id and head.metadata.id != expected:
-            raise TableChangedError(
-                f"the log at {self.log.root} is of the table with the id {head.metadata.id}, but the sharing server "
-                f"says that {self.table} has the id {expected}: it was replaced; load it again"
-            )
-        version = self.negotiated.head.version
-        if is_newest and version is not None and head.version < version:
-            raise TableChangedError(
-                f"the log of {self.table} ends with version {head.version}, but the sharing server said {version}; "
-                f"load the table again, and ask the provider whether {self.log.root} is its location"
-            )
-
-    def tasks(self, snapshot: Snapshot, *, keep_stats: bool = False) -> Iterator[FileTask]:
-        """The snapshot's files, each known to lie in a location that a credential covers.
-
-        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
-
-        Raises:
-            CredentialError: A file lies elsewhere, or its location is refused.
-        """
-        return self.checked(snapshot.tasks(keep_stats=keep_stats))
-
-    def check(self, batch: AddBatch) -> None:
-        """The same for files in columns: only those outside the root are looked at one by one."""
-        outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
-        if batch.vectors is not None:
-            outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
-        if outside.true_count:
-            for _ in self.checked(batch.filter(outside).tasks()):
-                pass
-
-    def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
-        """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""
-        root = self.log.root + "/"
-        touched: set[StorageToken] = set()
-        for task in tasks:
-            for path in paths_of(task):
-                if path.startswith(root):
-                    continue
-                location = parse_location(path)
-                token = token_covering(self.driver.tokens, location, table=self.table)
-                if token not in touched and str(token.location) != self.log.root:
-                    touched.add(token)
-                    self._touch(location, path)
-            yield task
-
-    def _touch(self, location: Location, path: str) -> None:
-        """Read one byte of a file in an auxiliary location."""
-        try:
-            ObjectSource(self.driver.lease(location), location, name=path, size=None).read(0, 1)
-        except FileGoneError:
-            return  # its own reader says so, if it is needed at all
-
-
 def open_directory(
     negotiated: NegotiatedTable,
     *,
     settings: StorageSettings | None = None,
     seconds: float = DECISION_SECONDS,
     issuer: Issuer | None = None,
-) -> TableDirectory:
+) -> DirectoryTable:
     """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
 
     A storage that stops to answer later, while the log is read, is given up soon if the table can be read in another
@@ -294,7 +169,7 @@ def open_directory(
     store.lease_for = driver.lease
     if first_version is not None:
         log.list_from_version(first_version)
-    return TableDirectory(negotiated, driver, settings, log)
+    return DirectoryTable(negotiated, driver, settings, log)
 
 
 def _bounded(settings: _S, connect: float, read: float, retry: float) -> _S:
@@ -364,16 +239,22 @@ def table_tokens(
 
 
 class DirectoryTable(OpenTable):
-    """A table in directory mode (``OpenTable``). The log is the authority; it is listed once, and each of its files fetched once, per load.
+    """A table in directory mode (``OpenTable``), of which every location could be read: its log is the authority; it is listed once,
+    and each of its files fetched once, per load.
 
-    Opening it finds the directory readable; raises as ``open_directory``.
+    Args:
+        driver: The driver's access, which may always ask for credentials.
+        settings: How executors reach the storage.
+        log: The table's log.
     """
 
     mode = "dir"
 
-    def __init__(self, negotiated: NegotiatedTable) -> None:
-        self._directory = open_directory(negotiated)
-        self._log, self._table = self._directory.log, self._directory.table
+    def __init__(
+        self, negotiated: NegotiatedTable, driver: DirectoryAccess, settings: StorageSettings, log: CachedLogStore
+    ) -> None:
+        self.driver, self.log = driver, log
+        self._negotiated, self._settings, self._table = negotiated, settings, driver.table
         #: Of the last version of a range: the next range need not search the log for its own.
         self._head: Head | None = None
 
@@ -383,35 +264,59 @@ class DirectoryTable(OpenTable):
         Raises:
             TableChangedError: The log is of another table than the server's, or behind what the server said.
         """
-        head = self._directory.head_at(
-            version=as_of.version, timestamp_ms=None if as_of.moment is None else to_millis(as_of.moment)
-        )
+        version = as_of.version
+        if as_of.moment is not None:
+            version = version_at_or_before(self.log, to_millis(as_of.moment), table=self._table)
+        try:
+            head = load_head(self.log, version=version, table=self._table)
+        except LogError as error:
+            if not error.has_no_log or self._negotiated.head.metadata.id:
+                raise
+            # The server refused to describe the table, and only the list of tables told that there is a directory.
+            raise UnsupportedFeatureError(
+                f"{self._table} is no Delta table as far as its directory tells: {self.log.root} has no Delta log, and the "
+                f"sharing server does not describe it; it may be an Iceberg table, which this reader does not read: "
+                f"{iceberg_advice(self._negotiated.table, self._negotiated.profile)}"
+            ) from error
+        self._check(head, is_newest=as_of == AsOf())
         return TableState(head.version, shape_of(head.protocol, head.metadata, self._table))
 
     def newest_version(self) -> int:
         """See ``OpenTable.newest_version``; by the names of the log's files."""
-        self._log.refresh()
-        return find_segment(self._log, None, self._table).version
+        self.log.refresh()
+        return find_segment(self.log, None, self._table).version
 
     def version_at_or_after(self, moment: datetime) -> int:
-        return version_at_or_after(self._log, to_millis(moment), table=self._table)
+        return version_at_or_after(self.log, to_millis(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
-        return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
+        return version_at_or_before(self.log, to_millis(moment), table=self._table, allow_after_newest=True)
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        return commit_times(self._log, most, table=self._table)
+        return commit_times(self.log, most, table=self._table)
+
+    def snapshot_at(self, version: int | None = None) -> Snapshot:
+        """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
+
+        Raises:
+            LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
+            TableChangedError: The log is of another table than the server's, or behind what the server said.
+            CredentialError, NetworkError: The storage cannot be read.
+        """
+        snapshot = load_snapshot(self.log, version=version, table=self._table)
+        self._check(snapshot, is_newest=version is None)
+        return snapshot
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; the files stay columns, and no object is built for one that is skipped."""
-        snapshot = self._directory.snapshot(version=scan.version)
+        snapshot = self.snapshot_at(scan.version)
         batches, listed = [], 0
         rows: int | None = 0
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows
             kept = pruner.remaining_rows(batch)
             if kept.num_rows:
-                self._directory.check(kept)
+                self.check(kept)
                 batches.append(kept.without_stats())
             if scan.rows_needed is not None and rows is not None:
                 here = TaskColumns([kept]).live_rows()
@@ -419,7 +324,7 @@ class DirectoryTable(OpenTable):
                 if rows is not None and rows >= scan.rows_needed:
                     break
         tasks = TaskColumns(batches)
-        return FileListing(tasks, self._directory.renewed_access(tasks), snapshot.version, listed)
+        return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; versions are read as they are iterated."""
@@ -436,12 +341,12 @@ class DirectoryTable(OpenTable):
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
     ) -> VersionListing:
-        self._log.list_from_version(first)
+        self.log.list_from_version(first)
         return self._listing(scan, self._commits(first, last, feed=scan.options.read_change_feed))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
-        snapshot = self._directory.snapshot(version=version)
-        tasks = list(self._directory.tasks(snapshot, keep_stats=scan.prune is not None))
+        snapshot = self.snapshot_at(version)
+        tasks = list(self.tasks(snapshot, keep_stats=scan.prune is not None))
         if scan.options.read_change_feed:
             tasks = [as_insert(task, version, snapshot.timestamp_ms) for task in tasks]
         shape = shape_of(snapshot.protocol, snapshot.metadata, self._table)
@@ -452,18 +357,90 @@ class DirectoryTable(OpenTable):
         return StreamIdentity(scan.shape.id, self.mode, "log", "path")
 
     def _listing(self, scan: ResolvedScan, versions: Iterator[VersionFiles]) -> VersionListing:
-        return VersionListing(versions, self._directory.renewed_access(), self.stream_identity(scan))
+        return VersionListing(versions, self.renewed_access(), self.stream_identity(scan))
 
     def _commits(self, first: int, last: int, *, feed: bool) -> Iterator[VersionFiles]:
         """The files of each version, with the table's shape where a commit begins the range or changes it."""
         from delta_sharing_spark.deltalog.commit_feed import load_commits
 
-        for commit in load_commits(self._log, first, last, feed=feed, table=self._table, before=self._head):
-            tasks = list(self._directory.checked(commit.tasks))
+        for commit in load_commits(self.log, first, last, feed=feed, table=self._table, before=self._head):
+            tasks = list(self.checked(commit.tasks))
             self._head = commit.head
             is_told = commit.has_new_head or commit.version == first
             shape = shape_of(commit.head.protocol, commit.head.metadata, self._table) if is_told else None
             yield VersionFiles(commit.version, tasks, commit.removes, shape)
+
+    def renewed_access(self, tasks: Sequence[FileTask] = ()) -> DirectoryAccess:
+        """The access for executors, with tokens that are valid now: a table may stay open longer than they hold.
+
+        Args:
+            tasks: The plan's files, of which some are kept as samples.
+        """
+        issuer, negotiated = self.driver.issuer, self._negotiated
+        assert issuer is not None, "the driver may always ask"
+        samples = (parse_location(task.location) for task in (tasks[0], tasks[-1])) if tasks else ()
+        tokens = tuple(TOKENS.get(issuer, token.location) for token in self.driver.tokens)
+        carry = negotiated.options.carry_profile
+        executors: Issuer | None = issuer if carry else None
+        if isinstance(issuer, SharingIssuer):
+            profile = carried_profile(issuer.profile, negotiated.settings, carry)
+            executors = None if profile is None else replace(issuer, profile=profile)
+        return replace(self.driver, tokens=tokens, samples=tuple(samples), issuer=executors, settings=self._settings)
+
+    def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
+        expected = self._negotiated.head.metadata.id
+        if expected and head.metadata.id and head.metadata.id != expected:
+            raise TableChangedError(
+                f"the log at {self.log.root} is of the table with the id {head.metadata.id}, but the sharing server "
+                f"says that {self._table} has the id {expected}: it was replaced; load it again"
+            )
+        version = self._negotiated.head.version
+        if is_newest and version is not None and head.version < version:
+            raise TableChangedError(
+                f"the log of {self._table} ends with version {head.version}, but the sharing server said {version}; "
+                f"load the table again, and ask the provider whether {self.log.root} is its location"
+            )
+
+    def tasks(self, snapshot: Snapshot, *, keep_stats: bool = False) -> Iterator[FileTask]:
+        """The snapshot's files, each known to lie in a location that a credential covers.
+
+        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
+
+        Raises:
+            CredentialError: A file lies elsewhere, or its location is refused.
+        """
+        return self.checked(snapshot.tasks(keep_stats=keep_stats))
+
+    def check(self, batch: AddBatch) -> None:
+        """The same for files in columns: only those outside the root are looked at one by one."""
+        outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
+        if batch.vectors is not None:
+            outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
+        if outside.true_count:
+            for _ in self.checked(batch.filter(outside).tasks()):
+                pass
+
+    def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+        """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""
+        root = self.log.root + "/"
+        touched: set[StorageToken] = set()
+        for task in tasks:
+            for path in paths_of(task):
+                if path.startswith(root):
+                    continue
+                location = parse_location(path)
+                token = token_covering(self.driver.tokens, location, table=self._table)
+                if token not in touched and str(token.location) != self.log.root:
+                    touched.add(token)
+                    self._touch(location, path)
+            yield task
+
+    def _touch(self, location: Location, path: str) -> None:
+        """Read one byte of a file in an auxiliary location."""
+        try:
+            ObjectSource(self.driver.lease(location), location, name=path, size=None).read(0, 1)
+        except FileGoneError:
+            return  # its own reader says so, if it is needed at all
 
 
 def _first_version(options: ReadOptions) -> int | None:

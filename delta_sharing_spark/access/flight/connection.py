@@ -113,6 +113,20 @@ class GatewayConnection:
         """The JSON that an action answers."""
         return _json(self._act(action, json.dumps(command).encode()), self.address.uri)
 
+    def version(self, table: str, moment: str | None = None) -> int:
+        """The newest version of a table, or the first one at or after a moment (ISO-8601 with zone)."""
+        version = self.ask(VERSION, {"table": table, "timestamp": moment})
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise self.malformed(table, f"{version!r} is not a version")
+        return version
+
+    def malformed(self, table: str, why: str) -> ResponseError:
+        """The error of an answer for a table that this client cannot read."""
+        return ResponseError(
+            f"the Flight gateway {self.address.uri} answers for {table} what this client cannot read ({why}); "
+            f"use the same version of delta-sharing-spark on both sides"
+        )
+
     def renewed(self, endpoint: Endpoint) -> Endpoint:
         """The same endpoint with a later end."""
         import pyarrow as pa
@@ -306,23 +320,13 @@ class FlightCatalog:
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it."""
-        command = {"table": str(table), "timestamp": starting_timestamp}
-        version = self._connection.ask(VERSION, command)
-        if not isinstance(version, int):
-            raise self._unreadable(table)
-        return version
+        return self._connection.version(str(table), starting_timestamp)
 
     def metadata(self, table: TableName) -> TableSnapshotHead:
         """Version, id and schema; the gateway passes on nothing else of what the share states about a table."""
         tree = self._connection.ask(DESCRIBE, {"table": str(table)})
         if not isinstance(tree, dict) or not isinstance(tree.get("schema"), dict):
-            raise self._unreadable(table)
+            raise self._connection.malformed(str(table), "the description is no object with a schema")
         metadata = Metadata(str(tree.get("id") or ""), json.dumps(tree["schema"]), ())
         version = tree.get("version")
         return TableSnapshotHead(version if isinstance(version, int) else None, "delta", Protocol(1), metadata)
-
-    def _unreadable(self, table: TableName) -> ResponseError:
-        uri = self._connection.address.uri
-        return ResponseError(
-            f"the Flight gateway {uri} describes {table} as this client cannot read; check its version"
-        )

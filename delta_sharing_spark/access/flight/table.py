@@ -26,7 +26,6 @@ from delta_sharing_spark.access.contract import (
 from delta_sharing_spark.access.flight.access import FlightAccess
 from delta_sharing_spark.access.flight.connection import (
     DESCRIBE,
-    VERSION,
     Endpoint,
     Flight,
     GatewayConnection,
@@ -62,11 +61,11 @@ class FlightTable(OpenTable):
 
     def newest_version(self) -> int:
         """See ``OpenTable.newest_version``; one call."""
-        return self._number({"table": self._table})
+        return self._connection.version(self._table)
 
     def version_at_or_after(self, moment: datetime) -> int:
         """See ``OpenTable.version_at_or_after``; one call."""
-        return self._number({"table": self._table, "timestamp": iso(moment)})
+        return self._connection.version(self._table, iso(moment))
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; an endpoint is a file of the listing."""
@@ -74,8 +73,9 @@ class FlightTable(OpenTable):
         planned = self._connection.flight(
             {**self._rows_of(scan), "limit": options.limit, **_as_of(options.version_as_of, options.timestamp_as_of)}
         )
-        files = _Endpoints((_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints)), planned.rows)
-        return FileListing(files, self._access(planned), _version(planned.about.get("version")), len(files))
+        files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
+        version = _version(planned.about.get("version"))
+        return FileListing(files, self._access(planned), version, len(files), rows=planned.rows)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the gateway puts the versions into one order of endpoints."""
@@ -145,9 +145,6 @@ class FlightTable(OpenTable):
         schema = parse_schema(json.dumps(tree.get("schema")), self._table)
         return TableShape(str(tree.get("id") or ""), schema, (), "none")
 
-    def _number(self, command: Mapping[str, Any]) -> int:
-        return self._integer(self._connection.ask(VERSION, command))
-
     def _list(self, value: object) -> list[dict[str, Any]]:
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self._malformed("it names no versions")
@@ -159,22 +156,7 @@ class FlightTable(OpenTable):
         return value
 
     def _malformed(self, why: str) -> ResponseError:
-        return ResponseError(
-            f"the Flight gateway {self._gateway.uri} answers for {self._table} what this client cannot read ({why}); "
-            f"use the same version of delta-sharing-spark on both sides"
-        )
-
-
-class _Endpoints(FileList):
-    """Endpoints of a snapshot, with the number of rows that the gateway tells."""
-
-    def __init__(self, tasks: Any, rows: int | None) -> None:
-        super().__init__(tasks)
-        self._rows = rows
-
-    def live_rows(self) -> int | None:
-        """Rows of all endpoints; None where the gateway does not know."""
-        return self._rows
+        return self._connection.malformed(self._table, why)
 
 
 def _changes(options: ReadOptions) -> dict[str, Any]:

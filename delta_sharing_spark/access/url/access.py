@@ -305,13 +305,7 @@ def narrowed(
         versions = [file.commit_version for file in files if file.commit_version is not None]
         if len(versions) != len(files):
             return None
-        return replace(
-            query,
-            starting_version=min(versions),
-            ending_version=max(versions),
-            starting_timestamp=None,
-            ending_timestamp=None,
-        )
+        return of_versions(query, min(versions), max(versions))
     if query.starting_version is not None:
         return None
     from delta_sharing_spark.predicates.hints import json_hints, sql_hints
@@ -331,6 +325,11 @@ def narrowed(
     return replace(
         query, json_predicate_hints=tree or query.json_predicate_hints, predicate_hints=(*query.predicate_hints, *texts)
     )
+
+
+def of_versions(query: ChangesQuery, first: int, last: int) -> ChangesQuery:
+    """The same query of the versions ``first`` to ``last``, both included."""
+    return replace(query, starting_version=first, starting_timestamp=None, ending_version=last, ending_timestamp=None)
 
 
 def _values(column: Field, files: Sequence[FileTask]) -> Expression | None:

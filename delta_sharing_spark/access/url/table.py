@@ -38,7 +38,7 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
     shape_of,
 )
-from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess
+from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
     added_versions,
@@ -193,13 +193,7 @@ class UrlTable(OpenTable):
             versions = self._refused_range(refusal)
             if not versions:
                 return self._no_versions(scan)
-            query = replace(
-                query,
-                starting_version=versions[0],
-                ending_version=versions[-1],
-                starting_timestamp=None,
-                ending_timestamp=None,
-            )
+            query = of_versions(query, versions[0], versions[-1])
             try:
                 response = self._rest.changes(self._table, query, formats=response_formats(options))
             except REFUSALS as again:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.access.contract import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.access.directory.access import Issuer
-from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.network.http import NetworkSettings
@@ -73,7 +73,7 @@ def opened(
     seconds: float = 120,  # a machine under load opens no connection in the ten that users wait
     issuer: Issuer | None = None,
     **options: Any,
-) -> TableDirectory:
+) -> DirectoryTable:
     settings = StorageSettings(endpoint=endpoint, retry_seconds=retry_seconds, first_wait=0.01)
     return open_directory(negotiated(head, **options), settings=settings, seconds=seconds, issuer=issuer)
 
@@ -85,7 +85,7 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
     return TableOpener(negotiated(head, fallback="url"), modes)
 
 
-def split_of(table: TableDirectory, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
+def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
     """A split as it arrives on an executor: through a pickle, but for the issuer that counts."""
     spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, snapshot.metadata.partition_columns, snapshot.mapping)
     access = table.renewed_access(tasks).restricted_to(tasks)
@@ -94,8 +94,8 @@ def split_of(table: TableDirectory, snapshot: Snapshot, tasks: list[FileTask]) -
     return replace(arrived, access=replace(arrived.access, issuer=access.issuer))
 
 
-def rows(table: TableDirectory, **asked: int) -> list[dict[str, object]]:
-    snapshot = table.snapshot(**asked)
+def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
+    snapshot = table.snapshot_at(**asked)
     split = split_of(table, snapshot, list(table.tasks(snapshot)))
     batches = list(read_split(split))
     return pa.Table.from_batches(batches).to_pylist() if batches else []

@@ -18,7 +18,7 @@ from object_server import ObjectServer, serving
 from shared_tables import negotiated, split_of, upload
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
-from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
 from delta_sharing_spark.errors import CredentialError, RequestRefusedError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
@@ -70,15 +70,15 @@ def server() -> Iterator[SharingServer]:
         assert not running.failures
 
 
-def _open(server: SharingServer, settings: StorageSettings | None = None, **options: str) -> TableDirectory:
+def _open(server: SharingServer, settings: StorageSettings | None = None, **options: str) -> DirectoryTable:
     profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
     transport = NetworkSettings(retry_seconds=1)
     head = SharingRest(profile, transport).metadata(NAME)
     return open_directory(negotiated(head, profile, transport, name=NAME, **options), settings=settings)
 
 
-def _read(directory: TableDirectory) -> list[int]:
-    snapshot = directory.snapshot()
+def _read(directory: DirectoryTable) -> list[int]:
+    snapshot = directory.snapshot_at()
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
 
@@ -97,7 +97,7 @@ def test_s3_and_its_renewal_by_the_sharing_server(
     server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t/")
     with caplog.at_level(logging.DEBUG, logger="delta_sharing_spark"):
         directory = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
-        snapshot = directory.snapshot()
+        snapshot = directory.snapshot_at()
         split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.tasks(snapshot)))))
         assert objects.accepted is not None
         objects.accepted.clear()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logbuilder import ADD, add, log, metadata, parquet, protocol
+from logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
 from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog import paths
@@ -93,8 +93,8 @@ def test_strings_round_trip(texts):
     array = columns.strings(texts)
     array.validate(full=True)
     assert array.to_pylist() == texts
-    assert columns.PackedStrings.pack(array).unpack().to_pylist() == texts
-    assert columns.PackedStrings.pack(array.slice(1, 3)).unpack().to_pylist() == texts[1:4]
+    assert columns.unpacked(columns.packed(array)).to_pylist() == texts
+    assert columns.unpacked(columns.packed(array.slice(1, 3))).to_pylist() == texts[1:4]
     assert columns.has_byte(array, b"%") == any("%" in text for text in texts if text)
 
 
@@ -229,14 +229,34 @@ def test_protocol_versions(version, names, error):
             features.check_protocol(version, names, table="t")
 
 
-def test_planning_imports_no_pandas(tmp_path):
+@pytest.mark.parametrize("where", ["id > 5 AND p LIKE '%x%'", "id IN (1, 2) OR p IS NULL", "p = 'x' AND NOT id = 1"])
+def test_planning_imports_no_pandas(tmp_path, where):
+    """Neither of a log of commits, nor of a checkpoint with statistics in columns."""
+    values = pa.struct([("id", pa.int64())])
+    parsed = pa.struct(
+        [("numRecords", pa.int64()), ("minValues", values), ("maxValues", values), ("nullCount", values)]
+    )
+    tree = {"numRecords": 4, "minValues": {"id": 1}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}
+    store = log([protocol(), metadata(), add("a"), add("b%20c", p=None)], [add("d", dv=1), remove("b%20c")])
+    store.files["_delta_log/" + paths.checkpoint_names(0)[0]] = parquet(
+        [protocol(), metadata(), add("a", stats_parsed=tree), add("b%20c", p=None)],
+        add_type=pa.struct([*(f for f in ADD if f.name != "stats"), ("stats_parsed", parsed)]),
+    )
     (tmp_path / "_delta_log").mkdir()
-    for name, data in log([add("a", p="1"), add("b%20c")]).files.items():
+    for name, data in store.files.items():
         (tmp_path / name).write_bytes(data)
     code = (
         "import sys\nfrom delta_sharing_spark.testing.server.table_logs import LocalLogStore\n"
         "from delta_sharing_spark.deltalog.replay import load_snapshot\n"
-        f"assert len(list(load_snapshot(LocalLogStore({str(tmp_path)!r})).tasks())) == 2\n"
+        "from delta_sharing_spark.predicates.file_skipping import FileSkipping\n"
+        "from delta_sharing_spark.predicates.sql import parse_where\n"
+        f"snapshot = load_snapshot(LocalLogStore({str(tmp_path)!r}))\n"
+        f"skipping = FileSkipping(parse_where({where!r}, snapshot.schema), snapshot.schema, ('p',))\n"
+        "files = 0\n"
+        "for batch in snapshot.adds(stats_columns=skipping.stats_columns):\n"
+        "    skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)\n"
+        "    files += len(list(batch.without_stats().tasks()))\n"
+        "assert files == 2, files\n"
         "assert not {'pandas', 'sqlglot', 'fsspec'} & set(sys.modules), 'heavy imports'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -74,7 +74,12 @@ def lay_out(file: FileFooter, deletion_column: str, length_listed: int | None = 
 
 
 def lay_out_together(
-    members: Sequence[FileFooter], deletion_column: str, length_listed: int, wanted: Callable[[bytes], bool]
+    members: Sequence[FileFooter],
+    deletion_column: str,
+    length_listed: int,
+    wanted: Callable[[bytes], bool],
+    *,
+    is_fetched: bool = False,
 ) -> tuple[Layout, tuple[Span, ...]]:
     """Make the layout in which files are shown to Spark as one, and say where its bytes come from.
 
@@ -83,11 +88,12 @@ def lay_out_together(
         deletion_column: The name of the column of deleted rows.
         length_listed: The length that Spark was told when it listed the file: it gives each task a part of that.
         wanted: Whether a column is read by the scan, by its path.
+        is_fetched: Whether all is in memory, so that of the chunks only those are told that nobody may read.
 
     Raises:
         DifferentLayoutsError: Two files store a column differently.
     """
-    spans, chunks, starts = _placed(members, wanted)
+    spans, chunks, starts = _placed(members, wanted, is_fetched)
     data_end = spans[-1].end if spans else 4
     return _layout(members, starts, data_end, chunks, deletion_column, length_listed), spans
 
@@ -222,7 +228,7 @@ def _signature(element: Element) -> object:
 
 
 def _placed(
-    members: Sequence[FileFooter], wanted: Callable[[bytes], bool]
+    members: Sequence[FileFooter], wanted: Callable[[bytes], bool], is_fetched: bool
 ) -> tuple[tuple[Span, ...], tuple[Chunk, ...], list[list[list[int]]]]:
     """The spans and the chunks of the joined file, and where the chunk of each member, row group and column begins."""
     spans: list[Span] = []
@@ -240,7 +246,8 @@ def _placed(
                     cut, leaf = group.chunks[column], leaves[column]
                     placed[column], end = position, position + cut.end - cut.start
                     null_in = leaf.required if cut.nulls else None
-                    chunks.append(Chunk(Range(position, end), row_groups, leaf.column, null_in, number))
+                    if not is_fetched or null_in is not None:
+                        chunks.append(Chunk(Range(position, end), row_groups, leaf.column, null_in, number))
                     last = spans[-1] if spans else None
                     if last is not None and last.member == number and last.source.end == cut.start:
                         spans[-1] = Span(last.start, number, Range(last.source.start, cut.end))

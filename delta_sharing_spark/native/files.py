@@ -143,7 +143,8 @@ def show_file(
             raise
         limited = replace(shape, spec=replace(shape.spec, limit=limit))
         return _shown_rewritten([(task, access)], limited, str(reason))
-    return ShownFile(file.source, lay_out(file.footer, shape.deletion_column), file.whole)
+    whole = file.source.read(0, task.size) if _held_bytes(file) else None
+    return ShownFile(file.source, lay_out(file.footer, shape.deletion_column), whole)
 
 
 def show_together(
@@ -176,20 +177,21 @@ def show_together(
     told = len(members)
     members += _all_at_once(files[told:], show, pool, pace)
     length, footers = sum(task.size for task, _ in files), [member.footer for member in members]
+    is_held = all(map(_held_bytes, members[told:]))
     try:
-        layout, spans = lay_out_together(footers, shape.deletion_column, length, columns.__contains__)
+        layout, spans = lay_out_together(
+            footers, shape.deletion_column, length, columns.__contains__, is_fetched=is_held
+        )
     except DifferentLayoutsError as reason:
-        for member in members:
-            member.source.close()
         if not may_rewrite:
             raise NotNativeError(str(reason)) from None
         return _shown_rewritten(files, shape, str(reason))
-    source = _JoinedSource(f"{len(files)} files", spans, members, pace)
-    if all(member.whole is not None for member in members[told:]):
-        joined = MemorySource(source.name, b"".join((b"PAR1", *(source.piece(span) for span in spans))))
-        source.close()  # the members go, and with them the bytes of each
-        return ShownFile(joined, layout, memoryview(joined.data))
-    return ShownFile(source, layout, held_bytes=source.held_bytes)
+    if not is_held:
+        source = _JoinedSource(f"{len(files)} files", spans, members, pace)
+        return ShownFile(source, layout, held_bytes=sum(map(_held_bytes, members)))
+    pieces = (members[span.member].source.read(span.source.start, span.source.length) for span in spans)
+    joined = MemorySource(f"{len(files)} files", b"".join((b"PAR1", *pieces)))
+    return ShownFile(joined, layout, memoryview(joined.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +200,6 @@ class _MemberFile:
 
     footer: FileFooter
     source: ByteSource
-    whole: memoryview | None
-
-    def read(self, piece: Range) -> memoryview:
-        if self.whole is not None:
-            return self.whole[piece.start : piece.end]
-        return self.source.read(piece.start, piece.length)
 
 
 def _opened(
@@ -239,12 +235,8 @@ def _opened(
             file=task.id,
         )
     kept = read_row_selection(task, rows, access.open_vector)
-    try:
-        deleted = None if kept is None and limit is None else _deleted(kept, rows, limit, shape)
-        shown = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
-    except NotNativeError:
-        source.close()
-        raise
+    deleted = None if kept is None and limit is None else _deleted(kept, rows, limit, shape)
+    shown = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
     for chunk in (chunk for group in shown.groups for chunk in group.chunks):
         if not 4 <= chunk.start <= chunk.end <= shown.data_end:
             raise CorruptFileError(
@@ -256,7 +248,12 @@ def _opened(
         wanted = [number for number, leaf in enumerate(shown.columns.leaves) if leaf.column in columns]
         chunks = [group.chunks[number] for group in shown.groups for number in wanted]
         columns.part_of_files = (footer.size + sum(chunk.end - chunk.start for chunk in chunks)) / source.size
-    return _MemberFile(shown, source, footer.file_bytes)
+    return _MemberFile(shown, source if footer.file_bytes is None else MemorySource(task.id, footer.file_bytes))
+
+
+def _held_bytes(file: _MemberFile) -> int:
+    """The bytes in memory of a file that was fetched whole; 0 of another."""
+    return file.source.size if isinstance(file.source, MemorySource) else 0
 
 
 def _member_file(
@@ -268,7 +265,7 @@ def _member_file(
         if not may_rewrite:
             raise
         rewritten, footer = _rewritten([(task, access)], shape.spec, str(reason), may_move=True)
-        return _MemberFile(footer, rewritten, None)
+        return _MemberFile(footer, rewritten)
 
 
 def _all_at_once(
@@ -302,13 +299,8 @@ class _JoinedSource:
     def __init__(self, name: str, spans: Sequence[Span], members: Sequence[_MemberFile], pace: Pace) -> None:
         self.name = name
         self.size = spans[-1].end if spans else 4
-        self.held_bytes = sum(len(member.whole) for member in members if member.whole is not None)
         self._spans, self._members, self._pace = spans, members, pace
         self._starts = [span.start for span in spans]
-
-    def piece(self, span: Span) -> memoryview:
-        """The bytes of a span."""
-        return self._members[span.member].read(span.source)
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``: pieces of one file that lie near each other are one request."""
@@ -323,10 +315,12 @@ class _JoinedSource:
             if piece.length > 0:
                 pieces.append((span.member, piece))
         if len(pieces) == 1 and start >= 4:
-            return self._members[pieces[0][0]].read(pieces[0][1])
+            member, piece = pieces[0]
+            return self._members[member].source.read(piece.start, piece.length)
         for member, parts in itertools.groupby(pieces, itemgetter(0)):
             wanted = [part for _, part in parts]
-            fetched = {whole: self._members[member].read(whole) for whole in self._pace.merged(wanted)}
+            read = self._members[member].source.read
+            fetched = {whole: read(whole.start, whole.length) for whole in self._pace.merged(wanted)}
             for part in wanted:
                 whole = next(whole for whole in fetched if whole.start <= part.start < whole.end)
                 joined.append(fetched[whole][part.start - whole.start : part.end - whole.start])

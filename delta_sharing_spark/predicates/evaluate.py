@@ -107,12 +107,11 @@ class _Evaluation:
         pc = self._pc
         values = self._column(column)
         if column.type in FLOATS:
-            numbers_sought = {v.value for v in literals}
-            numbers = [v for v in numbers_sought if v == v]
-            numbers += [-0.0] if 0.0 in numbers else []  # hashed by bits
-            numbers += [0.0] if 0.0 in numbers else []
-            result = pc.is_in(values, value_set=pa.array(numbers, values.type))
-            if any(v != v for v in numbers_sought):
+            zero = pa.scalar(0.0, values.type)  # added to -0.0 it makes 0.0: values are hashed by their bits
+            sought = [v.value + 0.0 for v in literals if isinstance(v.value, float)]
+            numbers = pa.array([v for v in sought if v == v], values.type)
+            result = pc.is_in(pc.add(values, zero), value_set=numbers)
+            if len(numbers) < len(sought):
                 result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
         else:
             result = pc.is_in(values, value_set=_values(literals, values.type))

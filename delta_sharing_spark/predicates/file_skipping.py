@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -20,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -47,8 +47,9 @@ from delta_sharing_spark.predicates.three_valued import (
     constant_bounds,
     may_exclude,
 )
-from delta_sharing_spark.predicates.times import DAY, Zone, parse_timestamp
+from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
+from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
@@ -57,7 +58,7 @@ _EPOCH_DAYS = date(1970, 1, 1).toordinal()
 _TIE_BREAKERS = "\ufffd\uffff\U0010ffff\x7f"
 #: Shorter maxima than this are taken as they are; Delta keeps 32 characters.
 _TRUNCATED = 31
-_UTC = Zone("UTC")
+_ZONED = re.compile(r"[T ].*(?:Z|[+-][0-9:]{2,8})$")
 #: Numbers that JSON has no form for, as statistics name them.
 _NAMED = ("NaN", "Infinity", "-Infinity")
 
@@ -101,7 +102,7 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if isinstance(kind, Decimal):
             return _decimal(value, kind.scale, is_upper)
         return int(value) if kind == BOOLEAN and isinstance(value, bool) else None
-    except (ValueError, OverflowError, ArithmeticError, PredicateError):
+    except (ValueError, OverflowError, ArithmeticError):
         return None  # a form we do not know bounds nothing: the file is kept
 
 
@@ -131,11 +132,9 @@ def _timestamp(value: str, is_ntz: bool) -> int:
         wall = datetime.fromisoformat(value[:23])
         days = wall.toordinal() - _EPOCH_DAYS
         return days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
-    if is_ntz:
-        return parse_timestamp(value.removesuffix("Z"), _UTC, is_ntz=True)
-    if not (value.endswith("Z") or value[-6:-5] in ("+", "-")):
+    if not is_ntz and not _ZONED.search(value):
         raise ValueError("a timestamp without its zone")
-    return parse_timestamp(value, _UTC)
+    return timestamp_micros(value, None if is_ntz else "UTC")
 
 
 def _floating(value: Any, bits: int, is_upper: bool) -> int | None:

@@ -11,15 +11,24 @@ from delta_sharing_spark.errors import PredicateError, SchemaError
 
 #: White space, and comments without comments in them.
 _BLANK = re.compile(r"(?:[ \t\r\n]|--(?:\\\n|[^\r\n])*\r?\n?|/\*(?!\+)(?:(?!/\*(?!/)|\*/).)*\*/)*", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z0-9_]+")
-_NUMBERS = (
-    re.compile(r"[0-9]+(?:[LlSsYy]|(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?)"),
-    re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?(?![A-Za-z0-9_])"),
+_SUFFIX, _ENDS = r"(?:[fFdD]|[bB][dD])?", "(?![A-Za-z0-9_])"
+#: A token by its kind; what begins none of these is an error.
+_TOKEN = re.compile(
+    rf"""(?P<raw>[rR](?:'[^']*'|"[^"]*"))
+    |(?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<quoted>`(?:[^`]|``)+`)
+    |(?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?{_SUFFIX}{_ENDS}
+        |[0-9]+[eE][+-][0-9]+{_SUFFIX}|[0-9]+(?:[LlSsYy]|(?:[eE][0-9]+)?{_SUFFIX}){_ENDS})
+    |(?P<word>(?![rR]['"])[A-Za-z0-9_]+)
+    |(?P<operator><=>|>>>|<=|>=|<>|!=|==|!>|!<|::|\|\||->|=>|<<|>>|\|>|[-=<>!().,+*/%&|^~\[\]:?;@\#${{}}])""",
+    re.VERBOSE | re.DOTALL,
 )
-_STRING = {"'": re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL), '"': re.compile(r'"(?:[^"\\]|\\.|"")*"', re.DOTALL)}
-_RAW = {"'": re.compile(r"[rR]'[^']*'"), '"': re.compile(r'[rR]"[^"]*"')}
-_BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
-_OPERATORS = re.compile(r"<=>|>>>|<=|>=|<>|!=|==|!>|!<|::|\|\||->|=>|<<|>>|\|>|[-=<>!().,+*/%&|^~\[\]:?;@#${}]")
+_UNCLOSED = {
+    "'": "the string is not closed; add its quote",
+    '"': "the string is not closed; add its quote",
+    "r": "the raw string is not closed; add its quote",
+    "`": "a backquoted name is empty or not closed; write it as `name`",
+}
 _ESCAPE = {
     mark: re.compile(rf"\\(?:u([0-9a-fA-F]{{4}})|U([0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|({mark}){mark}", re.DOTALL)
     for mark in "'\""
@@ -83,38 +92,21 @@ def _skip(text: str, position: int) -> int:
 
 
 def _next(text: str, position: int) -> Token:
-    first = text[position]
-    if first in "rR" and text[position + 1 : position + 2] in _RAW:
-        raw = _RAW[text[position + 1]].match(text, position)
-        if raw is None:
-            raise error_at(text, position, "the raw string is not closed; add its quote")
-        return Token("string", raw[0], position, raw[0][2:-1])
-    if first in _STRING:
-        string = _STRING[first].match(text, position)
-        if string is None:
-            raise error_at(text, position, "the string is not closed; add its quote")
-        return Token("string", string[0], position, _unescape(text, position, string[0]))
-    if first == "`":
-        name = _BACKQUOTED.match(text, position)
-        if name is None or len(name[0]) == 2:
-            raise error_at(text, position, "a backquoted name is empty or not closed; write it as `name`")
-        return Token("quoted", name[0], position, name[0][1:-1].replace("``", "`"))
-    numbers = [m[0] for m in (pattern.match(text, position) for pattern in _NUMBERS) if m]
-    word = _WORD.match(text, position)
-    number = max(numbers, key=len, default="")
-    if number and (word is None or len(number) >= len(word[0])):
-        return Token("number", number, position, number.upper())
-    if word:
-        end = word.end()
-        if end < len(text) and text[end].isalpha():
-            raise error_at(text, position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
-        return Token("word", word[0], position, word[0].upper())
-    operator = _OPERATORS.match(text, position)
-    if operator:
-        return Token("operator", operator[0], position, operator[0])
-    if first.isalpha():
+    token, first = _TOKEN.match(text, position), text[position]
+    kind, source = (token.lastgroup or "", token[0]) if token else ("", "")
+    if (first.isalpha() and not first.isascii()) or (kind == "word" and text[position + len(source) :][:1].isalpha()):
         raise error_at(text, position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
-    raise error_at(text, position, f"the character {first!r} (U+{ord(first):04X}) cannot stand here")
+    match kind:
+        case "raw":
+            return Token("string", source, position, source[2:-1])
+        case "string":
+            return Token(kind, source, position, _unescape(text, position, source))
+        case "quoted":
+            return Token(kind, source, position, source[1:-1].replace("``", "`"))
+        case "":
+            why = _UNCLOSED.get(first.lower(), f"the character {first!r} (U+{ord(first):04X}) cannot stand here")
+            raise error_at(text, position, why)
+    return Token(kind, source, position, source.upper())
 
 
 def _unescape(text: str, position: int, literal: str) -> str:

@@ -231,11 +231,11 @@ _MONTHS = {"YEAR": 12, "MONTH": 1}
 UNITS = {name + end: name for name in (*_MICROS, *_MONTHS) for end in ("", "S")}
 _WHOLE = re.compile(r"\s*([+-]?)([0-9]{1,18})\s*")
 _SECONDS = re.compile(r"\s*([+-]?)([0-9]{0,10})(?:\.([0-9]{1,9}))?\s*")
+#: What a part of a range must be less than.
+_MOST = {"MONTH": 12, "HOUR": 24, "MINUTE": 60, "SECOND": 60}
 _RANGES = {
     ("YEAR", "MONTH"): re.compile(r"\s*([+-]?)([0-9]{1,9})-([0-9]{1,2})\s*"),
-    ("DAY", "SECOND"): re.compile(
-        r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*"
-    ),
+    ("DAY", "SECOND"): re.compile(r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*"),
 }
 
 
@@ -263,16 +263,13 @@ def interval_range(text: str, first: str, last: str) -> Literal:
             f"the interval {text[:50]!r} {first} TO {last} is not read; '1-2' YEAR TO MONTH and '1 2:03:04' DAY TO SECOND are"
         )
     sign, *fields = match.groups()
-    numbers = [int(field or 0) for field in fields[:4]]
-    if len(numbers) == 2:
-        if numbers[1] > 11:
-            raise PredicateError(f"the interval {text!r} has more than 11 months")
-        return Literal(_months((numbers[0] * 12 + numbers[1]) * (-1 if sign == "-" else 1)), INTERVAL_MONTH)
-    if numbers[1] > 23 or numbers[2] > 59 or numbers[3] > 59:
-        raise PredicateError(f"the interval {text!r} has more than 23 hours, 59 minutes or 59 seconds")
-    micros = numbers[0] * DAY + ((numbers[1] * 60 + numbers[2]) * 60 + numbers[3]) * 1_000_000
-    micros += int((fields[4] or "0").ljust(6, "0"))
-    return Literal(fit(-micros if sign == "-" else micros, LONG), INTERVAL_TIME)
+    names = ("YEAR", "MONTH") if len(fields) == 2 else ("DAY", "HOUR", "MINUTE", "SECOND")
+    for field, name in zip(fields[1:], names[1:], strict=True):
+        if float(field) >= _MOST[name]:
+            raise PredicateError(
+                f"the interval {text!r} has {field} {name.lower()}s, and less than {_MOST[name]} are read"
+            )
+    return interval([(sign + field, name) for field, name in zip(fields, names, strict=True)])
 
 
 def _months(months: int) -> int:

@@ -60,7 +60,7 @@ class Pace:
 
     def __init__(self, first_tail: int | None = None) -> None:
         self.request_bytes, self.gap = LEAST, _FIRST_GAP
-        self._rate = self._latency = self._begins = 0.0
+        self._rate = self._latency = self._begins = self._soonest = 0.0
         self._footer_bytes, self._first_tail = 0, first_tail
 
     def read(self, source: ByteSource, start: int, length: int) -> memoryview:
@@ -75,6 +75,7 @@ class Pace:
         seconds = max(seconds, 1e-6)
         if length < _TELLING:
             self._latency = min(seconds, self._latency * 1.25 or seconds)
+            self._soonest = min(seconds, self._soonest * 1.01 or seconds)
         if length <= _BRIEF:
             self._begins = min(seconds, self._begins * 1.25 or seconds)
         begins = self._begins or self._latency
@@ -97,6 +98,11 @@ class Pace:
     def is_far(self) -> bool:
         """Whether requests mostly wait, so that many more may be under way than a processor could take in."""
         return self._latency >= _FAR
+
+    @property
+    def is_instant(self) -> bool:
+        """Whether answers come sooner than a reader is done with a small file, though they may wait for busy threads of this process."""
+        return 0 < self._soonest < _BETWEEN
 
     def files_at_once(self, most: int) -> int:
         """How many small files to ask for at once, so that there is always one to decode.

@@ -1,16 +1,19 @@
-"""Converts instants between datetimes, milliseconds since the epoch and ISO-8601 text; finds time zones by Spark's names."""
+"""Converts dates and instants between text, numbers since the epoch and datetimes; finds time zones by Spark's names."""
 
 from __future__ import annotations
 
 import functools
 import re
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_ISO = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?\s*(Z|z|[+-]\d{2}:?\d{2}|[+-]\d{2})?"
+_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?"
+    r"\s*(Z|z|UTC|GMT|[+-]\d{1,2}(?::?\d{2}(?::?\d{2})?)?)?",
+    re.ASCII,
 )
-
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
 #: ``java.time.ZoneId.SHORT_IDS``, which Spark reads besides the names of the IANA data base.
 _SHORT_IDS = {
@@ -52,18 +55,56 @@ def due_before(end: float, since: float, margin: float = 60.0, share: float = 0.
 
 def parse_instant(text: str) -> datetime | None:
     """An ISO-8601 timestamp as an aware datetime (UTC where it names no zone); None if it is not one."""
-    match = _ISO.fullmatch(text.strip())
-    if match is None:
-        return None
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
-        utc = datetime(
-            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0),
-            int((fraction or "0").ljust(6, "0")[:6]), tzinfo=timezone.utc,
-        )  # fmt: skip
-        return utc if zone is None else utc.replace(tzinfo=zone_of(zone.upper())).astimezone(timezone.utc)
+        return EPOCH + timedelta(microseconds=timestamp_micros(text.replace(",", "."), "UTC"))
     except (ValueError, OverflowError):
         return None
+
+
+def timestamp_micros(text: str, time_zone: str | None) -> int:
+    """Microseconds since the epoch of ``yyyy-MM-dd HH:mm:ss[.ffffff]`` or an ISO-8601 timestamp.
+
+    Args:
+        text: With or without a zone.
+        time_zone: The zone of a text that names none; None takes the local fields as they are and ignores a zone (NTZ).
+
+    Raises:
+        ValueError: Not a timestamp.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a timestamp")
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    near, shift = _near_year(int(year))
+    clock = datetime(near, int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
+    micros = int((fraction or "0").ljust(9, "0")[:6])
+    delta = clock - datetime(1970, 1, 1)
+    total = ((delta.days + shift) * 86_400 + delta.seconds) * 1_000_000 + micros
+    if time_zone is None:
+        return total
+    if zone is None and time_zone == "UTC":
+        return total
+    offset = clock.replace(tzinfo=zone_of(zone.upper() if zone else time_zone)).utcoffset()
+    assert offset is not None
+    return total - int(offset.total_seconds()) * 1_000_000
+
+
+def date_days(text: str) -> int:
+    """Days since the epoch of ``[+-]y...yyy-MM-dd``, in years beyond ``datetime`` too; raises ValueError where the text is no date."""
+    match = _DATE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a date")
+    near, shift = _near_year(int(match[1]))
+    return (date(near, int(match[2]), int(match[3])) - date(1970, 1, 1)).days + shift
+
+
+def _near_year(year: int) -> tuple[int, int]:
+    """A year that ``datetime`` knows and has the same calendar and rules of time zones, and the days from it to ``year``."""
+    if 1 <= year <= 9999:
+        return year, 0
+    cycles, rest = divmod(year, 400)  # the Gregorian calendar repeats after 400 years
+    alike = 24 if year > 0 else 1
+    return alike * 400 + rest, (cycles - alike) * 146_097
 
 
 def to_millis(moment: datetime) -> int:

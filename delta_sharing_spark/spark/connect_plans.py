@@ -29,7 +29,7 @@ from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.scalar_types import BINARY, STRING, TIMESTAMP
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.schema.partition_values import timestamp_micros
+from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Struct, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import where_of

@@ -89,7 +89,7 @@ class MemorySource:
     """A ``ByteSource`` of bytes that are held."""
 
     name: str
-    data: bytes = field(repr=False)
+    data: bytes | memoryview = field(repr=False)
 
     @property
     def size(self) -> int:

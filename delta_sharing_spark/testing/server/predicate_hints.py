@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
-from delta_sharing_spark.schema.partition_values import timestamp_micros
+from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.testing.server.settings import ServerSettings
 from delta_sharing_spark.testing.server.table_logs import FileAction
 

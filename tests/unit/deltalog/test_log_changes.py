@@ -81,7 +81,7 @@ def test_ranges():
     assert [c.version for c in feed(*commits, start=1, end=1)] == [1]
     assert [c.version for c in feed(*commits, start=1, end=99)] == [1, 2]
     assert feed(*commits, start=3) == []
-    with pytest.raises(VersionError, match="version 4 .* does not exist: the newest is 2"):
+    with pytest.raises(VersionError, match=r"version 4 .* does not exist: the newest is 2"):
         feed(*commits, start=4)
 
 

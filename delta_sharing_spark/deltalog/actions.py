@@ -237,16 +237,12 @@ def parse_lines(data: bytes, where: str) -> Iterator[dict[str, Any]]:
 def split_lines(data: bytes, size: int) -> Iterator[bytes]:
     """Pieces of whole lines, of about ``size`` bytes each (more where a line is longer)."""
     start = 0
-    while len(data) - start > size:
-        end = data.rfind(b"\n", start, start + size) + 1 or data.find(b"\n", start + size) + 1
-        if not end:
-            break
+    while start < len(data):
+        end = len(data)
+        if end - start > size:
+            end = data.rfind(b"\n", start, start + size) + 1 or data.find(b"\n", start + size) + 1 or end
         yield data[start:end]
         start = end
-    if start == 0:
-        yield data
-    elif start < len(data):
-        yield data[start:]
 
 
 def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> pa.Table:

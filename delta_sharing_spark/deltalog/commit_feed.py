@@ -64,8 +64,8 @@ def load_commits(
 
     Args:
         store: The table's storage.
-        start: The first version; the one after the newest gives nothing.
-        end: The last version; None, or one after the newest, means the newest.
+        start: The first version, not negative; the one after the newest gives nothing.
+        end: The last version, not before the first; None, or one after the newest, means the newest.
         feed: Whether their change data feed is read, instead of the files that they added, as for a stream of the table.
         table: How errors name the table.
         before: The head that an earlier range ended with; used if it is of the version before ``start``.
@@ -75,18 +75,9 @@ def load_commits(
         LogError: A hole, or a corrupt commit.
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
-    if start < 0 or (end is not None and end < start):
-        raise VersionError(
-            f"versions {start} to {end} of {table} are not a range; the start must be 0 or more and not after the end"
-        )
     newest = load_head(store, table=table)
-    if start > newest.version:
-        if start == newest.version + 1:
-            return
-        raise VersionError(
-            f"version {start} of {table} does not exist: the newest is {newest.version}; "
-            f"start at {newest.version + 1} or before"
-        )
+    if start == newest.version + 1:
+        return
     versions = range(start, (newest.version if end is None else min(end, newest.version)) + 1)
     head = before if before is not None and before.version == start - 1 else None
     head = head or (newest if start == newest.version else _head_at(store, start, table))

@@ -379,11 +379,7 @@ def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, b
 
 
 def _contents(threads: CallingThreads, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:
-    held: dict[str, bytes] = {c.path: c.data for c in segment.commits if c.data is not None}
-
     def read(path: str) -> bytes:
-        if path in held:
-            return held[path]
         try:
             return store.read(path)
         except FileNotFoundError:

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -49,12 +49,11 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """A commit, or a compaction of commits, of which ``last`` is the last; ``data`` is set if its bytes were read already."""
+    """A commit, or a compaction of commits, of which ``last`` is the last."""
 
     path: str
     last: int
     size: int = 0
-    data: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +267,6 @@ _WINDOW = 16
 _MARGIN = 8
 #: Commits between a hint and the version wanted that are read without looking for a newer checkpoint.
 _NEAR = 32
-#: Bytes of commits that are kept from probing; beyond, they are read once more.
-_KEPT_BYTES = 16 << 20
 
 
 class UnlistedLog:
@@ -285,7 +282,6 @@ class UnlistedLog:
         self.store, self.table = store, table
         self._has_refusals = is_hint_refused
         self._known: str | None = None if is_hint_refused else LAST_CHECKPOINT
-        self._kept = 0
 
     def segment(self, hint: CheckpointFiles | None, version: int | None) -> Segment:
         """The files of a version, None for the newest.
@@ -416,19 +412,14 @@ class UnlistedLog:
         return None
 
     def _commits(self, versions: Sequence[int]) -> list[CommitFile | None]:
-        """The commits of versions, None for an absent one; with their bytes as long as those are few."""
-        keep = self._kept < _KEPT_BYTES
+        """The commits of versions, None for an absent one; the store keeps their bytes, as long as those are few."""
 
         def commit(version: int) -> CommitFile | None:
             path = in_log(commit_name(version))
-            data = self._asked(self.store.read, path) if keep else self._asked(self._nothing_of, path)
-            if data is None:
-                return None
-            return CommitFile(path, version, len(data), data if keep else None)
+            data = self._asked(self.store.read, path)
+            return None if data is None else CommitFile(path, version, len(data))
 
-        commits = in_parallel([partial(commit, version) for version in versions])
-        self._kept += sum(one.size for one in commits if one is not None)
-        return commits
+        return in_parallel([partial(commit, version) for version in versions])
 
     def _asked(self, ask: Callable[[str], bytes], path: str) -> bytes | None:
         """What is read of a file; None if absent: a refusal means absent as long as something known still reads."""

@@ -17,6 +17,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOATS,
+    SCALARS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -141,7 +142,9 @@ def _bounds_of(statistics: Any, rows: int, kind: DataType, reading: Reading | No
         return UNBOUNDED
     counted = statistics.has_null_count
     nulls = not counted or statistics.null_count != 0
-    values = not (counted and rows > 0 and statistics.null_count == rows)
+    # A struct may be there whose first field, which is what is counted, is NULL.
+    is_leaf = kind in SCALARS or isinstance(kind, Decimal)
+    values = not (is_leaf and counted and rows > 0 and statistics.null_count == rows)
     if reading is None or not values or not statistics.has_min_max:
         return ColumnBounds(nulls, values)
     low, high = reading(statistics.min_raw), reading(statistics.max_raw)

@@ -362,12 +362,7 @@ class _Parser(Cursor):
     def _interval(self) -> tree.Literal:
         start = self.advance()
         parts: list[tuple[str, str]] = []
-        while self.peek.kind in ("number", "string") or (
-            self.peek.is_one_of("-", "+")
-            and self.ahead(1).kind in ("number", "string")
-            and self.ahead(2).is_one_of(*literals.UNITS)
-            and not parts
-        ):
+        while not parts or self.peek.kind in ("number", "string"):
             sign = self.advance().value if self.peek.is_one_of("-", "+") else ""
             number, unit = self.advance(), self.advance()
             if not unit.is_one_of(*literals.UNITS):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from delta_sharing_spark.predicates import tree
@@ -40,6 +41,7 @@ class ColumnBounds(NamedTuple):
 UNBOUNDED = ColumnBounds()
 ALL_NULL = ColumnBounds(True, False)
 
+BoundsOf = Callable[[Sequence[ColumnBounds]], ColumnBounds]
 PossibleValues = Callable[[Sequence[ColumnBounds]], int]
 
 
@@ -64,13 +66,16 @@ def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[st
             return lambda bounds: bits
         case tree.Compare(op, column, literal):
             split = key(literal.value, literal.type)
-            return _member(slots[column.path], [split]) if op == "=" else _ordered(slots[column.path], op, split)
+            if op == "=":
+                return _member(slots[column.path], [split])
+            constant = constant_bounds(split)
+            return _ordered(op, itemgetter(slots[column.path]), lambda _: constant)
         case tree.In(column, literals):
             return _member(slots[column.path], sorted({key(v.value, v.type) for v in literals}))
         case tree.Like(column, pattern):
             return _like(slots[column.path], pattern)
         case tree.CompareColumns(op, left, right):
-            return _columns(op, slots[left.path], slots[right.path], *_scales(left, right))
+            return _ordered(op, _in_scale(left, right, slots[left.path]), _in_scale(right, left, slots[right.path]))
         case tree.IsNull(tree.Column(path)):
             slot = slots[path]
             return lambda bounds: (TRUE if bounds[slot].has_nulls else 0) | (FALSE if bounds[slot].has_values else 0)
@@ -102,20 +107,42 @@ def _joined(parts: list[PossibleValues], table: list[list[int]], absorbing: int)
     return joined
 
 
-def _ordered(slot: int, op: str, split: Any) -> PossibleValues:
-    def ordered(bounds: Sequence[ColumnBounds]) -> int:
-        nulls, values, low, high, _ = bounds[slot]
-        bits = UNKNOWN if nulls else 0
-        if values:
-            # Some value may lie below the split.
-            below = low is None or (low < split if strictly_below else low <= split)
-            above = high is None or (high >= split if strictly_below else high > split)  # or above it
-            bits |= ((TRUE if less else FALSE) if below else 0) | ((FALSE if less else TRUE) if above else 0)
-        return bits
+def _ordered(op: str, left: BoundsOf, right: BoundsOf) -> PossibleValues:
+    """The truth values of a comparison of two columns, or of a column with a value that is both its bounds."""
+    if op in (">", ">="):
+        left, right = right, left
 
-    less = op in ("<", "<=")
-    strictly_below = op in ("<", ">=")
+    def ordered(bounds: Sequence[ColumnBounds]) -> int:
+        a, b = left(bounds), right(bounds)
+        bits = UNKNOWN if a.has_nulls or b.has_nulls else 0
+        if not (a.has_values and b.has_values):
+            return bits
+        # Whether nothing is known of where a value of the one begins and one of the other ends.
+        a_open, b_open = a.low is None or b.high is None, b.low is None or a.high is None
+        if op == "=":
+            true = (a_open or a.low <= b.high) and (b_open or b.low <= a.high)
+            false = a_open or a.low < b.high or b_open or b.low < a.high
+        elif op in ("<", ">"):
+            true, false = a_open or a.low < b.high, b_open or b.low <= a.high
+        else:
+            true, false = a_open or a.low <= b.high, b_open or b.low < a.high
+        return bits | (TRUE if true else 0) | (FALSE if false else 0)
+
     return ordered
+
+
+def _in_scale(column: tree.Column, other: tree.Column, slot: int) -> BoundsOf:
+    """The bounds of a column, in the greater scale of two decimals."""
+    kinds = column.type, other.type
+    if not (isinstance(kinds[0], Decimal) and isinstance(kinds[1], Decimal)) or kinds[0].scale >= kinds[1].scale:
+        return itemgetter(slot)
+    factor = 10 ** (kinds[1].scale - kinds[0].scale)
+
+    def scaled(bounds: Sequence[ColumnBounds]) -> ColumnBounds:
+        low, high = (None if end is None else end * factor for end in (bounds[slot].low, bounds[slot].high))
+        return bounds[slot]._replace(low=low, high=high)
+
+    return scaled
 
 
 def _member(slot: int, ordered: list[Any]) -> PossibleValues:
@@ -157,43 +184,6 @@ def _like(slot: int, pattern: str) -> PossibleValues:
         return bits | FALSE | (TRUE if possible else 0)
 
     return like
-
-
-def _scales(left: tree.Column, right: tree.Column) -> tuple[int, int]:
-    """Factors that bring the keys of two decimals to one scale."""
-    if isinstance(left.type, Decimal) and isinstance(right.type, Decimal):
-        scale = max(left.type.scale, right.type.scale)
-        return int(10 ** (scale - left.type.scale)), int(10 ** (scale - right.type.scale))
-    return 1, 1
-
-
-def _columns(op: str, left: int, right: int, left_factor: int, right_factor: int) -> PossibleValues:
-    if op in (">", ">="):
-        left, right, left_factor, right_factor = right, left, right_factor, left_factor
-
-    def compare(bounds: Sequence[ColumnBounds]) -> int:
-        a, b = bounds[left], bounds[right]
-        bits = UNKNOWN if a.has_nulls or b.has_nulls else 0
-        if not (a.has_values and b.has_values):
-            return bits
-        a_low, a_high = (None if end is None else end * left_factor for end in (a.low, a.high))
-        b_low, b_high = (None if end is None else end * right_factor for end in (b.low, b.high))
-        # Whether some value of the one may lie below, and whether it may be no more than, one of the other.
-        a_below, a_up_to = _may_lie_below(a_low, b_high)
-        b_below, b_up_to = _may_lie_below(b_low, a_high)
-        if op == "=":
-            true, false = a_up_to and b_up_to, a_below or b_below
-        else:
-            true, false = (a_below, b_up_to) if op in ("<", ">") else (a_up_to, b_below)
-        return bits | (TRUE if true else 0) | (FALSE if false else 0)
-
-    return compare
-
-
-def _may_lie_below(low: Any, high: Any) -> tuple[bool, bool]:
-    """Whether a value of at least ``low`` may be less than one of at most ``high``, and whether it may be equal or less."""
-    is_open = low is None or high is None
-    return is_open or low < high, is_open or low <= high
 
 
 def may_exclude(

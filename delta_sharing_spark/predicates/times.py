@@ -9,19 +9,18 @@ from __future__ import annotations
 import bisect
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 
 import numpy as np
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTAMP_NTZ, spark_name
-from delta_sharing_spark.schema.instants import zone_of
-from delta_sharing_spark.schema.types import DataType, Primitive
+from delta_sharing_spark.schema.instants import date_days, timestamp_micros, zone_of
+from delta_sharing_spark.schema.types import DataType
 
 #: Microseconds of a day.
 DAY = 86_400_000_000
 
-_EPOCH = date(1970, 1, 1).toordinal()
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
     r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?:([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]+))?)?"
@@ -143,7 +142,10 @@ def parse_date(text: str) -> int:
     match = _DATE.fullmatch(text.strip(" \t\r\n"))
     if match is None:
         raise malformed(text, DATE)
-    return _days(match[1], match[2], match[3], text, DATE)
+    try:
+        return date_days(f"{match[1]}-{match[2] or 1}-{match[3] or 1}")
+    except ValueError:
+        raise malformed(text, DATE) from None
 
 
 def parse_timestamp(text: str, zone: Zone, *, is_ntz: bool = False) -> int:
@@ -153,23 +155,16 @@ def parse_timestamp(text: str, zone: Zone, *, is_ntz: bool = False) -> int:
     if match is None:
         raise malformed(text, kind)
     year, month, day, hour, minute, second, fraction, zone_text = match.groups()
-    if int(hour or 0) > 23 or int(minute or 0) > 59 or int(second or 0) > 59:
-        raise malformed(text, kind)
-    micros = _days(year, month, day, text, kind) * DAY
-    micros += ((int(hour or 0) * 60 + int(minute or 0)) * 60 + int(second or 0)) * 1_000_000
-    micros += int((fraction or "0")[:6].ljust(6, "0"))
+    try:
+        clock = f"{hour or 0}:{minute or 0}:{second or 0}.{(fraction or '0')[:6]}"
+        micros = timestamp_micros(f"{year}-{month or 1}-{day or 1} {clock}", None)
+    except ValueError:
+        raise malformed(text, kind) from None
     if is_ntz:
         if zone_text:
             raise PredicateError(f"{text!r} names a time zone, but TIMESTAMP_NTZ has none; leave the zone out")
         return micros
     return (Zone(zone_text) if zone_text else zone).to_utc(micros)
-
-
-def _days(year: str, month: str | None, day: str | None, text: str, kind: Primitive) -> int:
-    try:
-        return date(int(year), int(month or 1), int(day or 1)).toordinal() - _EPOCH
-    except ValueError as error:
-        raise malformed(text, kind) from error
 
 
 def malformed(text: str, kind: DataType) -> PredicateError:

@@ -171,7 +171,7 @@ class QueryResponse:
             if metadata.version not in first:
                 assert metadata.version is not None
                 page.historical_metadata.insert(0, (metadata.version, metadata))
-            elif _shape(metadata) != _shape(head.metadata):
+            elif metadata.shape != head.metadata.shape:
                 raise self._broken("a page has another schema")
 
     def _note(self, page: Page) -> None:
@@ -183,11 +183,6 @@ class QueryResponse:
 
     def _broken(self, why: str) -> ResponseError:
         return ResponseError(f"the pages of {self._table} do not fit together: {why}; load the table again")
-
-
-def _shape(metadata: Metadata) -> tuple[object, ...]:
-    """The parts of metadata that rows depend on."""
-    return metadata.schema_string, metadata.partition_columns, metadata.provider, metadata.configuration
 
 
 #: The page size of the paged shape; the reference server's own bound.

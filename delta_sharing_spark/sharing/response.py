@@ -7,7 +7,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from delta_sharing_spark.errors import (
     NotFoundError,
@@ -21,6 +21,7 @@ from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer
 from delta_sharing_spark.sharing.wire_records import (
+    ERROR_FIELDS,
     EndStreamAction,
     FileRecord,
     Metadata,
@@ -33,6 +34,8 @@ from delta_sharing_spark.sharing.wire_records import (
     parse_metadata,
     parse_parquet_file,
     parse_protocol,
+    sole_name,
+    words,
 )
 
 _END_FIELDS = {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
@@ -41,6 +44,7 @@ _LONGEST_LINE = 64 << 20
 #: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
 _MOST_UNKNOWN = 100_000
 _FILE_LINES = ("add", "cdf", "remove")
+_LINES = ("file", *_FILE_LINES, "protocol", "metaData", "endStreamAction", "queryStatus")
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -144,8 +148,6 @@ def parse_page(
         has_ended = _add_line(page, _loads(last, table, is_last=True), table)
     if expects_end and not has_ended:
         raise truncated_answer(f"the query of {table}")
-    if page.end.error_message or (page.end.http_status_error_code or 0) >= 400:
-        _raise_error(page.end, table)
     return page
 
 
@@ -177,6 +179,8 @@ def _parsed(line: bytes) -> Any:
 def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     """Add one line to the page; returns whether it is an ``endStreamAction``. A null field counts as missing."""
     page.lines += 1
+    if len(tree) > 1:
+        sole_name(tree, _LINES, "a line", table)
     body = tree.get("file")
     if body is not None:
         page.files += 1
@@ -198,13 +202,15 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     elif tree.get("metaData") is not None:
         _take_metadata(page, tree["metaData"], table)
     elif tree.get("endStreamAction") is not None:
-        page.end = parse_end(tree["endStreamAction"], table)
+        _take_end(page, tree["endStreamAction"], table)
         return True
     elif _END_FIELDS & tree.keys():
-        page.end = parse_end(tree, table)
+        _take_end(page, tree, table)
         return True
     elif isinstance(tree.get("queryStatus"), dict):
         page.query_status = tree["queryStatus"]
+    elif said := [words(tree[name]) for name in ERROR_FIELDS if tree.get(name)]:
+        _raise_error(EndStreamAction(error_message=": ".join(said)), table)
     else:
         page.unknown += 1
         if page.unknown > _MOST_UNKNOWN:
@@ -222,6 +228,8 @@ def _take_protocol(page: Page, body: Any, table: str) -> None:
         page.protocol, page.response_format, page.protocol_version = protocol, response_format, number
     elif number is not None:
         page.historical_protocols.append((number, protocol))
+    elif (protocol, response_format) != (page.protocol, page.response_format):
+        raise broken(f"the server's answer for {table} has two protocol lines that differ")
 
 
 def _take_metadata(page: Page, body: Any, table: str) -> None:
@@ -235,9 +243,19 @@ def _take_metadata(page: Page, body: Any, table: str) -> None:
         page.metadata = metadata
     elif metadata.version is not None:
         page.historical_metadata.append((metadata.version, metadata))
+    elif metadata.shape != page.metadata.shape:
+        raise broken(f"the server's answer for {table} has two metaData lines that differ")
 
 
-def _raise_error(end: EndStreamAction, table: str) -> None:
+def _take_end(page: Page, body: Any, table: str) -> None:
+    if page.end != EndStreamAction():
+        raise broken(f"the server's answer for {table} has more than one endStreamAction")
+    page.end = parse_end(body, table)
+    if page.end.error_message or (page.end.http_status_error_code or 0) >= 400:
+        _raise_error(page.end, table)
+
+
+def _raise_error(end: EndStreamAction, table: str) -> NoReturn:
     status = end.http_status_error_code
     error = error_kind(status)(
         f"the query of {table}: the server gave up in the middle of its answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -19,6 +20,7 @@ from delta_sharing_spark.errors import (
     ResponseError,
     ServerError,
     UnauthenticatedError,
+    without_secrets,
 )
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
@@ -56,6 +58,7 @@ from delta_sharing_spark.sharing.transport import (
     body_chunks,
     check_endpoint,
     read_text,
+    secrets_in,
     send,
     with_retries,
 )
@@ -115,7 +118,8 @@ class SharingRest:
 
     def listed(self, path: str, what: str, parse: Callable[[Any], _T]) -> Iterator[_T]:
         """All items of a listing, page by page; ``what`` names it in errors."""
-        return walk_pages(lambda params: self.ask_json("GET", path, what, params=params), parse)
+        with self._quoting_no_token():
+            yield from walk_pages(lambda params: self.ask_json("GET", path, what, params=params), parse)
 
     def list_all_tables(self, share: str) -> Iterator[Table]:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
@@ -319,7 +323,8 @@ class SharingRest:
             path = f"{table.path}/queries/{segment(query_id)}"
             return self._page("POST", path, table, formats, sizes, token, sink=sink)
 
-        query_id, first = await_query(self.settings, table, first.query_status, poll)
+        with self._quoting_no_token():
+            query_id, first = await_query(self.settings, table, first.query_status, poll)
         return QueryResponse(str(table), formats, first, partial(poll, query_id), query, fallback)
 
     def changes(
@@ -439,7 +444,8 @@ class SharingRest:
             return page
 
         def ask_patiently(features: Sequence[str]) -> Page:
-            return with_retries(self.settings, lambda: ask(features))
+            with self._quoting_no_token():
+                return with_retries(self.settings, lambda: ask(features))
 
         if "delta" not in formats:
             return ask_patiently(())
@@ -465,6 +471,16 @@ class SharingRest:
             if renewed == token:
                 raise  # nobody has another one
             return ask(renewed)
+
+    @contextmanager
+    def _quoting_no_token(self) -> Iterator[None]:
+        """Cuts the token out of errors within: a server may echo it after its status, in what is quoted of an answer."""
+        try:
+            yield
+        except ServerError as error:
+            secrets = secrets_in(authorization(self.profile, self.settings))
+            error.args = (without_secrets(str(error), secrets),)
+            raise
 
     def _expiry(self) -> str:
         """What to do about a 401, where the profile tells more than that the token is not valid."""

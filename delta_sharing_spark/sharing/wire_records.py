@@ -40,6 +40,11 @@ class Metadata:
     auxiliary_locations: tuple[str, ...] = ()
     access_modes: tuple[str, ...] = ()
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """The parts of metadata that rows depend on."""
+        return self.schema_string, self.partition_columns, self.provider, self.configuration
+
     def _repr_html_(self) -> str:
         from delta_sharing_spark.schema.markup import html_table
 
@@ -158,6 +163,8 @@ class TemporaryCredentials:
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
+#: Fields of an error's body, which a server that fails after it has sent its status can only add to its answer.
+ERROR_FIELDS = ("errorCode", "error_code", "error", "message")
 _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
 #: What a ``metaData`` line of the delta format says beside the table's own metadata, and the parquet format within it.
 _AROUND = ("numFiles", "size", "version", "location", "auxiliaryLocations", "accessModes")
@@ -203,7 +210,7 @@ def parse_delta_file(body: Any, table: str) -> FileRecord | None:
     """A ``file`` line of the delta format: a wrapped ``deltaSingleAction``; None for an action that is no file."""
     outer = _object(body, "file", table)
     single = _object(outer.get("deltaSingleAction"), "deltaSingleAction", table)
-    name = next((n for n in _KINDS if single.get(n) is not None), None)
+    name = sole_name(single, tuple(_KINDS), "a deltaSingleAction", table)
     if name is None:
         return None
     tree = _object(single[name], name, table)
@@ -238,7 +245,25 @@ def _file_record(kind: str, tree: Mapping[str, Any], outer: Mapping[str, Any], p
 def parse_end(body: Any, table: str) -> EndStreamAction:
     """An ``endStreamAction``, wrapped or bare."""
     tree = _object(body, "endStreamAction", table)
+    if tree.get("errorMessage"):
+        tree = {**tree, "errorMessage": words(tree["errorMessage"])}
+    for name in ("nextPageToken", "refreshToken"):
+        if not isinstance(tree.get(name), str | None):
+            raise _malformed(f"its {name} is not text", table)
     return EndStreamAction(**{name: value or None for name, value in _told(EndStreamAction, tree, table).items()})
+
+
+def sole_name(tree: Mapping[str, Any], names: tuple[str, ...], what: str, table: str) -> str | None:
+    """Which of some fields an object has; None for none of them, and ResponseError for several, of which all but one would be lost."""
+    found = [name for name in names if tree.get(name) is not None]
+    if len(found) > 1:
+        raise _malformed(f"{what} is {' and '.join(found)} at once", table)
+    return found[0] if found else None
+
+
+def words(value: Any) -> str:
+    """What a server says in a field that should be text."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _told(kind: Any, tree: Mapping[str, Any], table: str) -> dict[str, Any]:
@@ -392,10 +417,15 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
         if items is not None and not isinstance(items, list):
             raise no_server("a listing's 'items' is not a list")
         yield from map(parse, items or [])
+        said = [words(page[name]) for name in ERROR_FIELDS if page.get(name)] if items is None else []
+        if said:
+            raise broken(f"a listing holds an error: {': '.join(said)}")
         token = page.get("nextPageToken")
-        if not token:
+        if token is None or token == "":
             return
-        if not isinstance(token, str) or token in seen:
+        if not isinstance(token, str):
+            raise broken("a listing's page token is not text")
+        if token in seen:
             raise broken("a listing's page token came twice")
         seen.add(token)
         empty = 0 if items else empty + 1

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
-from delta_sharing_spark.predicates.tree import conjunction, negation
 from delta_sharing_spark.schema.types import Struct, parse_type
 from delta_sharing_spark.spark.entrances import entrance
 
@@ -169,6 +168,7 @@ def _push_filters(kept: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:
     """The conjunction of the filters that ``where`` can express; None if there are none."""
     from delta_sharing_spark.predicates.times import Zone
+    from delta_sharing_spark.predicates.tree import conjunction
 
     zone, parts = Zone(time_zone), []
     for offered in filters:
@@ -184,6 +184,7 @@ def _condition(offered: Any, schema: Struct, zone: Zone) -> Expression:
     """A filter as a condition; raises PredicateError or SchemaError where it cannot be expressed exactly."""
     from delta_sharing_spark.predicates.functions import call, compare, condition, membership
     from delta_sharing_spark.predicates.sql import resolve
+    from delta_sharing_spark.predicates.tree import negation
     from delta_sharing_spark.spark.plan_conditions import COMPARISONS
 
     kind = type(offered).__name__

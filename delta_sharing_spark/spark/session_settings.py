@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _ZONE = "spark.sql.session.timeZone"
 _NAME = re.compile(r"spark\.(?:sql\.)?delta\.sharing\.[\w.]+")
+#: What leads data through a proxy.
+_PROXY = ("spark.delta.sharing.network.proxyHost", "spark.delta.sharing.network.proxyPort")
 #: Options of streams that a setting may become.
 _STREAM_ONLY = {"pollinterval"}
 
@@ -92,18 +94,20 @@ def in_session_of_task(split: Split) -> Split:
 def _through_proxy(split: Split) -> Split:
     from pyspark import TaskContext
 
+    context = TaskContext.get()
+    if context is None or not any(map(context.getLocalProperty, _PROXY)):
+        return split  # nothing of what follows is imported for it
     from delta_sharing_spark.access.url.access import UrlAccess
     from delta_sharing_spark.network.hosts import split_url
     from delta_sharing_spark.spark.jvm_settings import proxy_of
 
-    access, context = split.access, TaskContext.get()
-    if not isinstance(access, UrlAccess) or access.settings.proxy is not None or context is None:
+    behind_cache = getattr(split.access, "inner", None)
+    access = behind_cache or split.access
+    if not isinstance(access, UrlAccess) or access.settings.proxy is not None:
         return split
     hosts = {parts.hostname for piece in split.slices if (parts := split_url(piece.task.location)) is not None}
-    proxy = proxy_of(context.getLocalProperty, hosts)
-    if proxy is None:
-        return split
-    return replace(split, access=replace(access, settings=replace(access.settings, proxy=proxy)))
+    access = replace(access, settings=replace(access.settings, proxy=proxy_of(context.getLocalProperty, hosts)))
+    return replace(split, access=access if behind_cache is None else replace(split.access, inner=access))  # type: ignore[type-var]
 
 
 def _in_zone(split: Split) -> Split:

@@ -254,18 +254,20 @@ def test_settings_that_no_option_means_are_named_in_one_warning(
 
 @pytest.mark.connect
 def test_a_proxy_that_the_session_names_is_the_way_to_the_data(
-    in_zone: Callable[[str], Any], address: str, setting: Callable[[dict[str, str]], None]
+    in_zone: Callable[[str], Any], address: str, setting: Callable[[dict[str, str]], None], tmp_path: Path
 ) -> None:
     """Whoever loads: nothing answers at the proxy, so that a load which comes to its rows went past it."""
     spark = in_zone("UTC")
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW by_itself USING deltaSharing OPTIONS (path '{address}', retryTimeout '1ms')"
-    )
+    for view, more in (("by_itself", ""), ("cached", f", cacheDir '{tmp_path}'")):
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW {view} USING deltaSharing OPTIONS (path '{address}', retryTimeout '1ms'{more})"
+        )
     setting({"spark.delta.sharing.network.proxyHost": "127.0.0.1", "spark.delta.sharing.network.proxyPort": "9"})
     setting({"spark.delta.sharing.network.maxRetryDuration": "1"})
     profile, _, name = address.partition("#")
     for load in (
         lambda: spark.table("by_itself"),
+        lambda: spark.table("cached"),
         lambda: spark.read.format("deltaSharing").load(address),
         lambda: SharingClient(profile).table(name).to_spark(spark),
         lambda: SharingClient(profile).sql(spark, f"SELECT * FROM {name}"),

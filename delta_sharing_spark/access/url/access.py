@@ -36,7 +36,6 @@ from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
@@ -226,6 +225,8 @@ def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[F
 
 def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery) -> QueryResponse:
     """Ask in each way until the server answers; the refusal of the last way is raised."""
+    from delta_sharing_spark.sharing.rest import SharingRest
+
     rest = SharingRest(context.profile, context.settings)
 
     def sink() -> UrlPage:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
+from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
-from delta_sharing_spark.deltalog.segment import find_segment
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
@@ -204,7 +204,7 @@ def test_what_is_asked_for_in_vain_is_bounded_by_the_commits_to_read():
     for known, bound in ((2999, 270), (2950, 270), (None, 370)):
         store.known_version = known
         store.reads.clear()
-        snapshot = load_snapshot(store)
+        snapshot = load_snapshot(CachedLogStore(store))
         assert (snapshot.version, sum(1 for _ in snapshot.tasks())) == (2999, 3000)
         assert len(store.reads) <= bound
 
@@ -236,12 +236,10 @@ def test_a_hole_is_never_taken_for_the_end(missing, known):
         load_snapshot(store)
 
 
-def test_many_bytes_of_commits_are_not_held(monkeypatch):
+def test_commits_that_were_found_by_their_names_are_fetched_once():
     store = log(*[[add(f"f{i}")] for i in range(60)], listing=False, known_version=59)
-    monkeypatch.setattr("delta_sharing_spark.deltalog.segment._KEPT_BYTES", 1000)
-    held = [commit for commit in find_segment(store, None, "t").commits if commit.data]
-    assert len(held) == 16
-    assert sum(1 for _ in load_snapshot(store).tasks()) == 60
+    assert sum(1 for _ in load_snapshot(CachedLogStore(store)).tasks()) == 60
+    assert all(store.reads.count(in_log(commit_name(version))) == 1 for version in range(60))
 
 
 def test_a_credential_that_reads_nothing_is_named_as_the_cause():

@@ -122,7 +122,13 @@ class InMemory:
         pass
 
 
+#: A row whose structs are there, and hold nothing.
+HOLLOW = {f.name: None for f in SCHEMA.fields} | {"st": {"x": None, "y": None, "z": {"w": None}}}
+
+
 @COMMON
+@example("st IS NOT NULL", [HOLLOW], set(), {})
+@example("NOT isnull(st.z)", [HOLLOW], set(), {})
 @given(
     predicates(),
     ROWS,

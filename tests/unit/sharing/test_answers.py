@@ -213,6 +213,24 @@ def test_an_error_in_the_last_line_fails_the_query(
 
 
 @pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"errorCode": "INTERNAL_ERROR", "message": "disk full"}, "INTERNAL_ERROR: disk full"),
+        ({"error_code": "INTERNAL_ERROR"}, "INTERNAL_ERROR"),
+        ({"error": {"reason": "disk full"}}, "disk full"),
+        ({"errorMessage": {"reason": "disk full"}}, "disk full"),
+        (end_line(errorMessage=["disk full"]), "disk full"),
+    ],
+)
+def test_an_error_body_after_or_for_lines_is_no_end_of_the_rows(body: dict[str, Any], text: str) -> None:
+    """A server that fails once it has begun to answer can only add its error, with the status 200."""
+    for lines in ([*HEAD, file_line("a"), body], [body], [*HEAD, body, file_line("a")]):
+        error = error_of(*lines)
+        assert isinstance(error, RequestRefusedError)
+        assert text in str(error)
+
+
+@pytest.mark.parametrize(
     ("lines", "message"),
     [
         ([b"<html>login</html>"], "not JSON.*endpoint"),
@@ -269,6 +287,20 @@ def test_an_error_in_the_last_line_fails_the_query(
         ([wrapped({"add": {"path": "p", "size": 1, "deletionVector": {}}})], "storageType"),
         ([{"file": {"deltaSingleAction": {"add": {"path": "p", "size": 1}}}}], "lacks its path or id"),
         ([end_line(minUrlExpirationTimestamp="soon")], "minUrlExpirationTimestamp"),
+        # What would be left out of the rows.
+        *(
+            ([*HEAD, end_line(nextPageToken=token)], "nextPageToken is not text")
+            for token in (5, 0, False, [], {"a": 1})
+        ),
+        ([*HEAD, end_line(refreshToken=["r"])], "refreshToken is not text"),
+        ([*HEAD, end_line(nextPageToken="n"), end_line()], "more than one endStreamAction"),
+        ([*HEAD, {**file_line("a"), "add": file_line("b")["file"]}], "file and add"),
+        ([{**PROTOCOL, **METADATA}], "protocol and metaData"),
+        ([*HEAD, {**file_line("a"), **end_line(nextPageToken="n")}], "file and endStreamAction"),
+        ([wrapped({"add": {"path": "p", "size": 1}, "remove": {"path": "q", "size": 1}})], "add and remove"),
+        ([*HEAD, {"metaData": {**METADATA["metaData"], "partitionColumns": ["id"]}}], "two metaData lines"),
+        ([*HEAD, {"protocol": {"minReaderVersion": 2}}], "two protocol lines"),
+        ([*HEAD, DELTA_PROTOCOL], "two protocol lines"),
     ],
 )
 def test_what_breaks_the_protocol(lines: list[Any], message: str) -> None:

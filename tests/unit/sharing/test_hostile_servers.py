@@ -330,6 +330,31 @@ def test_an_echoed_token_is_not_shown(
     assert TOKEN[5:-3] not in html.unescape(unquote(words.replace("\\u002d", "-").replace("\\u0064", "d")))
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*HEAD, {"endStreamAction": {"errorMessage": f"bad {TOKEN}"}}],
+        [*HEAD, {"errorCode": TOKEN, "message": TOKEN.replace("-", "%2D")}],
+        [*HEAD, {"endStreamAction": {"errorMessage": f"bad {TOKEN}", "httpStatusErrorCode": 503}}],
+        [{"protocol": {"minReaderVersion": TOKEN}}],
+        [{"queryStatus": {"status": "failed", "error": f"bad {TOKEN}"}}],
+        {"errorCode": TOKEN},
+        {"items": [], "nextPageToken": [TOKEN]},
+    ],
+)
+def test_a_token_echoed_after_the_status_200_is_not_shown(
+    server: ScriptedServer, rest_of: Rest, lines: list[object] | dict[str, object]
+) -> None:
+    server.on("", Reply(lines))
+    rest = rest_of(server, settings=HASTY)
+    ask = (lambda: list(rest.list_shares())) if isinstance(lines, dict) else (lambda: rest.query(NAME, Query()))
+    with pytest.raises(ServerError) as caught:
+        ask()
+    words = unquote(str(caught.value) + str(vars(caught.value)))
+    assert TOKEN not in words
+    assert TOKEN[5:-3] not in words
+
+
 def test_an_echoed_password_or_assertion_is_not_shown(server: ScriptedServer, rest_of: Rest) -> None:
     fields = {"shareCredentialsVersion": 2, "type": "basic", "username": "u", "password": "pass/word=1"}
     server.on("", lambda asked: refusal(403, message="you sent pass\\/word\u003d1 " + asked.headers["authorization"]))

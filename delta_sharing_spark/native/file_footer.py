@@ -113,14 +113,12 @@ class FileColumns:
         root: The schema, matched with the table's.
         count: Columns in the file.
         leaves: Those that hold columns of the table.
-        names: The names of all columns of the table, in lower case.
     """
 
     version: tuple[int, object]
     root: Element
     count: int
     leaves: tuple[Leaf, ...]
-    names: frozenset[str]
 
 
 class CutChunk(NamedTuple):
@@ -159,7 +157,6 @@ class FileFooter:
         created_by: What wrote it.
         orders: The order of the values of each column in the file; None where it tells none.
         data_end: Where its own bytes begin in the file.
-        raw: Its bytes, without its length and magic.
         deleted: The rows of the file's deletion vector; None where it has none.
         constants: Columns that are not read from the file, and their value.
     """
@@ -169,7 +166,6 @@ class FileFooter:
     created_by: bytes
     orders: tuple[ThriftStruct, ...] | None
     data_end: int
-    raw: bytes = field(repr=False)
     deleted: DeletedRows | None
     constants: Constants
 
@@ -220,7 +216,7 @@ class FooterReader:
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
                 raise ValueError("a footer tells the order of each column")
-            return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), raw, deleted, constants)
+            return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), deleted, constants)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 
@@ -233,8 +229,7 @@ class FooterReader:
         root = schema_tree(fields[2][1].items)
         schema = Struct(tuple(f for f in self._schema.fields if f.name not in constants))
         match_columns(root, schema, self._mapping)
-        lowered = frozenset(f.name.lower() for f in self._schema.fields)
-        columns = FileColumns(fields[1], root, sum(1 for _ in root.leaves()), tuple(leaves_of(root)), lowered)
+        columns = FileColumns(fields[1], root, sum(1 for _ in root.leaves()), tuple(leaves_of(root)))
         self._columns = (*self._columns[1 - _KNOWN :], (raw[:end], constants, columns))
         return end, columns
 
@@ -283,39 +278,24 @@ def _usual_chunk() -> re.Pattern[bytes]:
     bytes, Bloom filters, key-value metadata or a file of their own are not matched.
     """
 
-    def heads(*kinds: int) -> bytes:
-        return b"[" + b"".join(re.escape(bytes((step << 4 | kind,))) for step in range(1, 16) for kind in kinds) + b"]"
+    def heads(*kinds: int) -> str:
+        return "[" + "".join(re.escape(chr(step << 4 | kind)) for step in range(1, 16) for kind in kinds) + "]"
 
-    def texts(longest: int) -> bytes:
-        return b"(?:%s)" % b"|".join(re.escape(bytes((n,))) + b".{%d}" % n for n in range(longest + 1))
+    def texts(longest: int) -> str:
+        return "(?:" + "|".join(f"{re.escape(chr(size))}.{{{size}}}" for size in range(longest + 1)) + ")"
 
-    def lists(kind: int, element: bytes, longest: int) -> bytes:
-        each = (re.escape(bytes((size << 4 | kind,))) + b"(?:%s){%d}" % (element, size) for size in range(longest + 1))
-        return b"(?:%s)" % b"|".join(each)
+    def lists(kind: int, element: str, longest: int) -> str:
+        each = (f"{re.escape(chr(size << 4 | kind))}(?:{element}){{{size}}}" for size in range(longest + 1))
+        return "(?:" + "|".join(each) + ")"
 
-    number = rb"[\x80-\xff]*[\x00-\x7f]"
-    values = rb"(?:%s%s|%s%s|%s)*\x00" % (
-        heads(I32, I64),
-        number,
-        heads(BINARY),
-        texts(127),
-        heads(BOOL_TRUE, BOOL_FALSE),
-    )
-    pages = lists(STRUCT, rb"(?:\x15%s){3}\x00" % number, 6)
-    levels = rb"(?:\x16%s)?(?:%s%s)*\x00" % (number, heads(LIST), lists(I64, number, 8))
-    return re.compile(
-        rb"(?s)(?:\x26%(n)s\x1c|\x3c)\x15(%(n)s)\x19(%(encodings)s)\x19(%(path)s)\x15%(n)s\x16%(n)s\x16%(n)s\x16(%(n)s)\x26(%(n)s)"
-        rb"(?:\x26(%(n)s))?(?:[\x1c\x3c](%(values)s))?(?:[\x19\x29\x49](%(pages)s)(?:\x3c(%(levels)s))?)?\x00(?:%(heads)s%(n)s)*\x00"
-        % {
-            b"n": number,
-            b"encodings": lists(I32, number, 8),
-            b"path": lists(BINARY, texts(63), 4),
-            b"values": values,
-            b"pages": pages,
-            b"levels": levels,
-            b"heads": heads(I32, I64),
-        }
-    )
+    n = r"[\x80-\xff]*[\x00-\x7f]"
+    values = rf"(?:{heads(I32, I64)}{n}|{heads(BINARY)}{texts(127)}|{heads(BOOL_TRUE, BOOL_FALSE)})*\x00"
+    pages = lists(STRUCT, rf"(?:\x15{n}){{3}}\x00", 6)
+    levels = rf"(?:\x16{n})?(?:{heads(LIST)}{lists(I64, n, 8)})*\x00"
+    begins = rf"(?:\x26{n}\x1c|\x3c)\x15({n})\x19({lists(I32, n, 8)})\x19({lists(BINARY, texts(63), 4)})"
+    sizes = rf"\x15{n}\x16{n}\x16{n}\x16({n})\x26({n})(?:\x26({n}))?"
+    ends = rf"(?:[\x1c\x3c]({values}))?(?:[\x19\x29\x49]({pages})(?:\x3c({levels}))?)?\x00(?:{heads(I32, I64)}{n})*\x00"
+    return re.compile((begins + sizes + ends).encode("latin-1"), re.DOTALL)
 
 
 class _Cut:

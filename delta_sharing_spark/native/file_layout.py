@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from delta_sharing_spark.native.file_footer import FileColumns, FileFooter, Leaf, leaves_of
 from delta_sharing_spark.native.layout import (
-    MAGIC,
     SOUND_WRITER,
     TYPE_ORDER,
     Chunk,
@@ -24,7 +23,7 @@ from delta_sharing_spark.native.layout import (
     shown_elements,
     write_footer,
 )
-from delta_sharing_spark.native.schema_match import DOUBLE, FLOAT, INT96, Element
+from delta_sharing_spark.native.schema_match import INT96, Element
 from delta_sharing_spark.scan.thrift import I32
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.storage.ranges import Range
@@ -32,7 +31,6 @@ from delta_sharing_spark.storage.ranges import Range
 #: Releases of the reference implementation that wrote wrong statistics, or pages that depend on the one before.
 _SOUND_SINCE = (1, 8)
 _RELEASE = re.compile(rb"parquet-mr version (\d+)\.(\d+)")
-_SPARK_VERSION, _SPARK_LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacy"
 
 
 class DifferentLayoutsError(Exception):
@@ -67,8 +65,6 @@ def lay_out(file: FileFooter, deletion_column: str, length_listed: int | None = 
         ),
         key=lambda chunk: chunk.range.start,
     )
-    if length_listed is None and _is_shown_as_is(file, deletion_column):
-        return Layout(file.data_end, file.raw + len(file.raw).to_bytes(4, "little") + MAGIC, tuple(chunks))
     starts = [[[cut.start for cut in group.chunks] for group in file.groups]]
     return _layout([file], starts, file.data_end, tuple(chunks), deletion_column, length_listed)
 
@@ -148,25 +144,6 @@ def _layout(
     rows = sum(group.rows for member in members for group in member.groups)
     footer = write_footer(members[0].columns.version, elements, rows, groups, created_by, orders)
     return Layout(data_end, bytes(own.bytes + footer), chunks)
-
-
-def _is_shown_as_is(file: FileFooter, deletion_column: str) -> bool:
-    """Whether nothing of the footer has to be changed."""
-    raw, root = file.raw, file.columns.root
-    if file.deleted is not None or file.constants or not file.columns.leaves or _SPARK_LEGACY in raw:
-        return False
-    names = file.columns.names | {deletion_column}
-    for element in root.children:
-        if not element.is_kept and element.name.lower() in names:
-            return False
-    if any(e.name != e.original_name for e in root.kept()):
-        return False
-    mark = raw.find(_SPARK_VERSION)
-    if mark >= 0 and raw[mark + len(_SPARK_VERSION) + 2 : mark + len(_SPARK_VERSION) + 3] not in (b"3", b"4", b"5"):
-        return False
-    return file.is_of_parquet_mr or not any(
-        leaf.element.value(1) in (FLOAT, DOUBLE, INT96) for leaf in file.columns.leaves
-    )
 
 
 def is_sound(member: FileFooter) -> bool:

@@ -59,13 +59,10 @@ class ShownFile:
     @property
     def memory_bytes(self) -> int:
         """The memory it takes, in bytes, about."""
-        whole = 0 if self.whole is None else len(self.whole)
-        return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + whole + self.held_bytes
+        return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + self.held_bytes
 
     def read(self, start: int, end: int) -> memoryview:
         """Bytes ``[start, end)`` of the file's own data; raises DeltaSharingError as ``ByteSource.read``."""
-        if self.whole is not None:
-            return self.whole[start:end]
         return self.source.read(start, end - start)
 
 
@@ -143,8 +140,9 @@ def show_file(
             raise
         limited = replace(shape, spec=replace(shape.spec, limit=limit))
         return _shown_rewritten([(task, access)], limited, str(reason))
-    whole = file.source.read(0, task.size) if _held_bytes(file) else None
-    return ShownFile(file.source, lay_out(file.footer, shape.deletion_column), whole)
+    held = _held_bytes(file)
+    whole = file.source.read(0, held) if held else None
+    return ShownFile(file.source, lay_out(file.footer, shape.deletion_column), whole, held_bytes=held)
 
 
 def show_together(
@@ -191,7 +189,7 @@ def show_together(
         return ShownFile(source, layout, held_bytes=sum(map(_held_bytes, members)))
     pieces = (members[span.member].source.read(span.source.start, span.source.length) for span in spans)
     joined = MemorySource(f"{len(files)} files", b"".join((b"PAR1", *pieces)))
-    return ShownFile(joined, layout, memoryview(joined.data))
+    return ShownFile(joined, layout, memoryview(joined.data), held_bytes=joined.size)
 
 
 @dataclass(frozen=True, slots=True)

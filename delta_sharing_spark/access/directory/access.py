@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
+from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, NetworkError, ServerError
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
@@ -197,11 +197,14 @@ class SharingIssuer:
 
 
 class _CacheEntry:
-    """The token of one issuer and location; the lock lets one thread at a time ask for it."""
+    """The token of one issuer and location, and when to ask for another; the lock lets one thread at a time ask for it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.token: StorageToken | None = None
+        self.keep(None)
+
+    def keep(self, token: StorageToken | None) -> None:
+        self.token, self.renew_at = token, 0.0 if token is None else token.renew_at
 
 
 class TokenCache:
@@ -227,14 +230,22 @@ class TokenCache:
         """
         kept = self._kept.get_or_make((issuer, location), _CacheEntry)
         with kept.lock:
-            if kept.token is not None and kept.token != refused and self._clock() < kept.token.renew_at:
-                return kept.token
+            token = kept.token if kept.token != refused else None
+            if token is not None and self._clock() < kept.renew_at:
+                return token
             try:
-                kept.token = issuer.issue_token(location)
-            except BaseException:
+                kept.keep(issuer.issue_token(location))
+            except BaseException as error:
                 if kept.token is None:
                     self._kept.forget((issuer, location))
-                raise
+                is_answer = isinstance(error, (ServerError, NetworkError, CredentialError))
+                if token is None or not is_answer or self._clock() >= token.expires:
+                    raise
+                # It works for a while yet; the storage's refusal is the last word.
+                kept.renew_at = token.expires
+                _log.warning("no other token than %s was given, which is used to its end: %s", token, error)
+                return token
+            assert kept.token is not None
             _log.info("obtained %s", kept.token)
             return kept.token
 
@@ -245,7 +256,7 @@ class TokenCache:
             try:
                 last = kept.token
                 if last is None or (last.renew_at <= self._clock() and last.issued < token.issued):
-                    kept.token = token
+                    kept.keep(token)
             finally:
                 kept.lock.release()
 

@@ -12,7 +12,7 @@ import pytest
 from issuing import CountingIssuer, secret_for
 
 from delta_sharing_spark.access.directory.access import StorageToken, TokenCache, issue, token_covering
-from delta_sharing_spark.errors import CredentialError, NetworkError
+from delta_sharing_spark.errors import CredentialError, DeltaSharingError, NetworkError, UnauthenticatedError
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, Secret
@@ -228,6 +228,29 @@ def test_a_failure_is_not_kept() -> None:
     with pytest.raises(NetworkError):
         cache.get(issuer, parse_location(S3))
     assert cache.get(issuer, parse_location(S3))
+
+
+@pytest.mark.parametrize("failure", [NetworkError("no answer"), UnauthenticatedError("ended"), CredentialError("odd")])
+def test_a_token_is_used_to_its_end_where_no_other_is_given(failure: DeltaSharingError) -> None:
+    clock, location = [time.time()], parse_location(S3)
+
+    class Failing(CountingIssuer):
+        def issue_token(self, location):
+            token = super().issue_token(location)
+            if len(self.asked) > 1:
+                raise failure
+            return token
+
+    issuer, cache = Failing(), TokenCache(clock=lambda: clock[0])
+    token = cache.get(issuer, location)
+    clock[0] = token.renew_at
+    assert [cache.get(issuer, location) for _ in range(3)] == [token] * 3
+    assert len(issuer.asked) == 2, "asked once more, not for each read"
+    with pytest.raises(type(failure)):
+        cache.get(issuer, location, refused=token)
+    clock[0] = token.expires
+    with pytest.raises(type(failure)):
+        cache.get(issuer, location)
 
 
 def test_the_log_names_the_token_and_hides_the_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.predicates.tree import referenced_columns
-from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order
 from delta_sharing_spark.schema.types import Struct, merge, requested, select_paths
 
@@ -167,20 +167,13 @@ def splits_of(
         # One task alone can count to an exact limit and stop; it gets no more files than are known to be needed.
         needed = _needed_for(scan.options.limit, files) if scan.predicate is None else files
         bins = [tuple(FileSlice(task) for task in needed)] if len(files) and scan.options.limit else []
-    return [
-        Split(index, spec, slices, _split_access(access, slices, scan))
-        for index, slices in enumerate(bins, first_index)
-    ]
+    restricted = (access.restricted_to(piece.task for piece in slices) for slices in bins)
+    if scan.options.cache_dir is not None:
+        from delta_sharing_spark.access.cached_access import cached
 
-
-def _split_access(access: SplitAccess, slices: Iterable[FileSlice], scan: ResolvedScan) -> Access:
-    """What one split needs of an access; with ``cacheDir`` its bytes go through a cache on the executor."""
-    restricted = access.restricted_to(piece.task for piece in slices)
-    if scan.options.cache_dir is None:
-        return restricted
-    from delta_sharing_spark.access.cached_access import cached
-
-    return cached(restricted, scan)
+        restricted = (cached(one, scan) for one in restricted)
+    splits = zip(bins, restricted, strict=True)
+    return [Split(index, spec, slices, own) for index, (slices, own) in enumerate(splits, first_index)]
 
 
 def _needed_for(limit: int, files: Iterable[FileTask]) -> Iterable[FileTask]:

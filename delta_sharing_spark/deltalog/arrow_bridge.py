@@ -99,7 +99,8 @@ def release_unused() -> None:
 def packed(array: pa.StringArray) -> pa.Buffer:
     """A string array compressed: paths and statistics are most of a log, and much alike."""
     schema, out = pa.schema([("texts", array.type)]), pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
+    codec = "zstd" if pa.Codec.is_available("zstd") else None
+    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)  # each thread would keep memory of its own
     with pa.ipc.new_stream(out, schema, options=options) as stream:
         stream.write_batch(pa.RecordBatch.from_arrays([array], schema=schema))
     return out.getvalue()
@@ -107,4 +108,4 @@ def packed(array: pa.StringArray) -> pa.Buffer:
 
 def unpacked(texts: pa.Buffer) -> pa.StringArray:
     """The array of ``packed``."""
-    return pa.ipc.open_stream(texts).read_next_batch().column(0)
+    return pa.ipc.open_stream(texts, options=pa.ipc.IpcReadOptions(use_threads=False)).read_next_batch().column(0)

@@ -451,14 +451,15 @@ def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
             raise PredicateError(
                 f"{'.'.join(path)} is {spark_name(kind)}, which has no field {part!r} that where can read"
             )
-        near = [f.name for f in kind.fields if f.name.lower() == part.lower()]
+        near = [f for f in kind.fields if f.name.lower() == part.lower()]
         if len(near) > 1:
-            raise PredicateError(f"the column {part!r} is ambiguous: {', '.join(near)} differ by case only")
+            raise PredicateError(
+                f"the column {part!r} is ambiguous: {', '.join(f.name for f in near)} differ by case only"
+            )
         if not near:
             known = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
             raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {known}")
-        field = kind.find(near[0])
-        assert field is not None
+        field = near[0]
         if "__COLLATIONS" in field.metadata:
             raise PredicateError(f"the column {field.name!r} has a collation, by which strings are not compared here")
         if _CHAR.search(str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))):

@@ -166,11 +166,8 @@ def url_end(url: str) -> float | None:
     >>> url_end("https://b/f?X-Amz-Date=20261121T080000Z&X-Amz-Expires=3600") == url_end("https://b/f?se=2026-11-21T09%3A00%3A00Z")
     True
     """
-    ends = [_signed_end(url), _sas_end(url)]
-    if (epoch := _EPOCH_END.search(url)) is not None:
-        ends.append(float(epoch[1]))
-    known = [end for end in ends if end is not None]
-    return min(known) if known else None
+    epoch = _EPOCH_END.search(url)
+    return earliest(_signed_end(url), _sas_end(url), float(epoch[1]) if epoch else None)
 
 
 def _signed_end(url: str) -> float | None:
@@ -195,8 +192,7 @@ def _sas_end(url: str) -> float | None:
 
 def earliest(*ends: float | None) -> float | None:
     """The earliest of the ends that are not None; None if there is none."""
-    known = [end for end in ends if end is not None]
-    return min(known) if known else None
+    return min((end for end in ends if end is not None), default=None)
 
 
 def renew_at(end: float | None, since: float) -> float | None:

@@ -65,7 +65,7 @@ NOT_ON_THE_LOWEST = [
     # The stand-in for Google does not know the names that Polars before 2 asks for.
     "access/test_engines.py::test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names",
 ]
-#: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the longest first.
+#: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the ``_LONG`` longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
 TESTS = [
     ["python", "-m", "pytest", "-p", "no:cacheprovider", *run]
@@ -78,6 +78,7 @@ TESTS = [
         ["tests/emulators"],
     )
 ]
+_LONG = 3
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OLDEST_JAVA = 17
 
@@ -94,7 +95,7 @@ def tests(session: nox.Session) -> None:
     env = spark_environment(session)
     if session.posargs == ["--checks"]:
         install(session, "-e", EVERYTHING, groups=["test", "lint", "types"])
-        side_by_side(session, [TESTS[0], ["mypy"], *LINT, *TESTS[1:]], env)
+        side_by_side(session, [*TESTS[:_LONG], ["mypy"], *LINT, *TESTS[_LONG:]], env)
         return
     install(session, "-e", EVERYTHING, groups=["test"])
     if session.posargs:
@@ -374,13 +375,17 @@ def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
 
 
 def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str, str | None]) -> None:
-    """Run programs of the session's environment all at once, for each waits at times; each output is printed whole."""
+    """Run programs of the session's environment all at once, for each waits at times; each output is printed whole.
+
+    The longest come first, and the others take what processor time those leave: else those would end alone.
+    """
     whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
     printing = threading.Lock()
 
     def run(command: list[str]) -> bool:
         began = time.monotonic()
-        own = [str(Path(session.bin) / command[0]), *command[1:]]
+        nice = ["nice", "-n", "5"] if command in commands[_LONG:] and shutil.which("nice") else []
+        own = [*nice, str(Path(session.bin) / command[0]), *command[1:]]
         done = subprocess.run(own, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         with printing:
             sys.stdout.buffer.write(done.stdout)

@@ -306,6 +306,8 @@ class _Cut:
         self._keeps_all_statistics, self._may_move = keeps_all_statistics, may_move
         self._by_number = {leaf.number: leaf for leaf in columns.leaves}
         self._usual = _usual_chunk()
+        self._kept = _AFTER_PLACES - _BLOOM_FILTER if may_move else _AFTER_PLACES
+        self._indexes = frozenset[int]() if may_move else _INDEXES
 
     def groups(self, offset: int) -> tuple[tuple[RowGroup, ...], int]:
         """The row groups of a footer whose schema ends at ``offset``, and where they end."""
@@ -373,18 +375,16 @@ class _Cut:
         # Some writers leave a dictionary offset of 0, or put it after the data pages.
         dictionary = _number(raw, metadata[11][1]) if metadata.get(11, (0,))[0] == I64 else 0
         start = min(data, dictionary) if dictionary > 0 else data
-        nulls, kept, indexes = 0, _AFTER_PLACES, _INDEXES
+        nulls, kept, indexes = 0, self._kept, self._indexes
         kind, statistics, _ = metadata.get(_STATISTICS, (0, 0, 0))
         if kind == STRUCT and leaf.required is not None:
             nulls = read_struct(raw, offset=statistics)[0].get(3, (0, 0))[1]
         physical = leaf.element.value(1)
         if physical in (FLOAT, DOUBLE) and not self._keeps_all_statistics:
             # Spark would skip rows of NaN, which is greater than any number.
-            kept, indexes = kept - {_STATISTICS}, _OFFSET_INDEX
+            kept, indexes = kept - {_STATISTICS}, indexes & _OFFSET_INDEX
         elif self._may_move and physical in (BYTE_ARRAY, FIXED) and field_head(raw, statistics, 0)[0] in (1, 2):
             kept = kept - {_STATISTICS}  # the older minimum and maximum of texts depend on what wrote them
-        if self._may_move:
-            kept, indexes = kept - _BLOOM_FILTER, frozenset()
         before = 8 if 8 in metadata else 7
         head = raw[begin : metadata[2][2]], _PATH, leaf.written_path, raw[metadata[3][2] : metadata[before][2]]
         tail = self._fields(metadata, kept, 11 if dictionary > 0 else 9) + self._fields(around, indexes, 3)

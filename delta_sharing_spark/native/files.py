@@ -283,7 +283,8 @@ def _all_at_once(
             deque(waiting, maxlen=0)  # the others end as well
             raise
 
-    coming = [pool.submit(work) for _ in range(min(len(files), pace.files_at_once(len(files))))]
+    at_once = max(1 if pace.is_instant else 2, pace.files_at_once(len(files)))
+    coming = [pool.submit(work) for _ in files[:at_once]]
     done = wait(coming, return_when=FIRST_EXCEPTION).done
     coming.clear()
     while done:

@@ -57,8 +57,8 @@ class ShownFiles:
         #: Files that were asked for in this pass of Spark's tasks over them.
         self._asked: set[int] = set()
         self._window = _FEWEST
-        #: Two work at small files of an instant storage, one while the other waits: more would wait for each other.
-        self._instant = threading.Semaphore(2)
+        #: Small files are opened by two threads at a time, one while the other waits, unless all mostly wait: more would wait for each other.
+        self._turns = threading.Semaphore(2)
 
     def get(self, number: int, columns: ScanColumns | None = None) -> ShownFile:
         """A file as it is served, for a scan of ``columns`` (None where nobody told them); waits for its footer.
@@ -146,8 +146,9 @@ class ShownFiles:
         size = 2 * file.bytes_if_whole
         arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
         budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
-        pool = budget.fetchers if may_rewrite else budget.fetchers_ahead(self._plan.pace)
-        with self._instant if self._plan.pace.is_instant else nullcontext():
+        takes_turns = len(file.members) > 1 and not self._plan.pace.is_far
+        with self._turns if takes_turns else nullcontext():
+            pool = budget.fetchers if may_rewrite else budget.fetchers_ahead(self._plan.pace)
             shown = self._plan.show(number, self._sources, pool, columns, may_rewrite=may_rewrite)
         if shown.whole is not None:
             budget.admit(shown.whole, len(shown.whole), at_all=True)

@@ -25,6 +25,7 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
+from delta_sharing_spark.network import retry
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan import split_reader
 from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
@@ -233,6 +234,7 @@ def test_nothing_piles_up(
     """Reads that end early, again and again: as many descriptors open as before, nothing in the temporary directory."""
     before = sockets()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(retry, "backoff", lambda *_: 0.01)
     split = planned(server, name, retryTimeout="20s", memoryBudget="1m")
     if end == "limit":
         split = replace(split, spec=replace(split.spec, limit=5))

@@ -212,7 +212,7 @@ def test_no_secret_shows(
     note: Callable[[str], None],
 ) -> None:
     """Loads that succeed and that fail, in both modes and on three clouds, batches and streams, with every kind of credential:
-    plans, UI, event log, logs, errors, files. What fails is shared out between the sessions.
+    plans, UI, event log, logs, errors, files. The loads are shared out between the sessions.
     """
     identity = server.identity
     identity.client_id, identity.client_secret = "client-of-the-test", "secret-of-the-client-of-the-test"
@@ -233,6 +233,8 @@ def test_no_secret_shows(
                 server.add_table(name, copy)
             else:
                 server.add_bucket_table(name, copy, scheme=way)
+            if state == "whole" and place % 2 != (session == "connect"):
+                continue
             how, by = ("whole", (profile, oauth, basic, profile)[place]) if state == "whole" else ("fails", profile)
             carried = {"carryProfile": "token"} if by is oauth and session == "connect" else {}
             loads.append((how, f"{way}-{state}", f"{by}#{name}", quick | carried))

@@ -83,7 +83,7 @@ def accepted(text, zone="UTC"):
 
 
 def test_drawn_predicates_select_what_spark_selects(spark):
-    drawn = draw(predicates(), 800)
+    drawn = draw(predicates(), 400)
     texts = [text for text in dict.fromkeys(drawn) if accepted(text)]
     if spark.version < "4.1":  # reads two quotes in a literal as none, and takes no ESCAPE beyond UTF-16's first plane
         texts = [text for text in texts if "''" not in text and "ESCAPE '😀'" not in text]

@@ -7,6 +7,7 @@ import logging
 import random
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,13 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
 from delta_sharing_spark.native.file_layout import lay_out, lay_out_together
-from delta_sharing_spark.native.files import _MemberFile
+from delta_sharing_spark.native.files import _all_at_once, _MemberFile
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
@@ -151,6 +154,33 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             with caplog.at_level(logging.INFO, "delta_sharing_spark.native.files"):
                 reasons(plan)
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
+
+
+@pytest.mark.parametrize(("latency", "most"), [(0.0002, 1), (0.001, 2), (0.0051, 10), (0.2, 60)])
+def test_small_files_are_opened_by_as_many_threads_as_latency_is_worth(latency: float, most: int) -> None:
+    """And no further one is begun once one has failed."""
+    pace, running, widest, begun = Pace(), list[str](), 0, list[str]()
+    pace.learn(1000, latency)
+
+    def show(task: Any, _: Any) -> Any:
+        nonlocal widest
+        begun.append(task)
+        running.append(task)
+        widest = max(widest, len(running))
+        time.sleep(0.001)
+        running.remove(task)
+        if task == "broken":
+            raise CorruptFileError("broken")
+        return task
+
+    files: list[Any] = [(f"file {n}", None) for n in range(60)]
+    with ThreadPoolExecutor(60) as pool:
+        assert _all_at_once(files, show, pool, pace) == [name for name, _ in files]
+        assert widest <= most
+        begun.clear()
+        with pytest.raises(CorruptFileError):
+            _all_at_once([("broken", None), *files], show, pool, pace)
+    assert most > 1 or begun == ["broken"]
 
 
 def footers_of_many_writers() -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError
-from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, plausible_rows
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, rows_in_stats
 
 _IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'
@@ -160,17 +160,6 @@ class AddBatch:
 def _needs_join(path: str) -> bool:
     """Whether a path must be parsed to be joined with the root, instead of appended to it with a slash."""
     return ":" in path or path.startswith("/") or "./" in path or path.endswith("..")
-
-
-def rows_in_stats(stats: str | None) -> int | None:
-    """``numRecords`` of a file's statistics; None where statistics are missing or broken, which is no error."""
-    if stats is None:
-        return None
-    try:
-        rows = json.loads(stats).get("numRecords")
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return plausible_rows(rows)
 
 
 def from_struct(

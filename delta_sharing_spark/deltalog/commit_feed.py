@@ -18,7 +18,6 @@ from delta_sharing_spark.deltalog.actions import (
     parse_lines,
     protocol_from,
 )
-from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
@@ -26,7 +25,7 @@ from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
-from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask, rows_in_stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 #: Bits of an integer type to the digits of its widest value.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -85,6 +84,8 @@ def cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _cast_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     unit = array.type.unit
     if unit == "ns":
+        import pyarrow.compute as pc  # it takes 20 ms, and few files need it
+
         # Floor, as Spark does: Arrow truncates toward zero, which is another microsecond before 1970.
         nanos = array.cast(pa.int64())
         whole = pc.divide(nanos, 1000)

@@ -56,12 +56,14 @@ class Pace:
     Attributes:
         request_bytes: How much to ask for at once: what comes in ``_LASTING`` seconds, within bounds.
         gap: Bytes that come while a request of their own would wait for its answer.
+        answers: How many requests were learned from.
     """
 
     def __init__(self, first_tail: int | None = None) -> None:
         self.request_bytes, self.gap = LEAST, _FIRST_GAP
         self._rate = self._latency = self._begins = self._soonest = 0.0
         self._footer_bytes, self._first_tail = 0, first_tail
+        self.answers = 0
 
     def read(self, source: ByteSource, start: int, length: int) -> memoryview:
         """``source.read(start, length)``, and learn from how long it takes."""
@@ -73,6 +75,7 @@ class Pace:
     def learn(self, length: int, seconds: float) -> None:
         """Note that a request for ``length`` bytes took so many seconds."""
         seconds = max(seconds, 1e-6)
+        self.answers += 1
         if length < _TELLING:
             self._latency = min(seconds, self._latency * 1.25 or seconds)
             self._soonest = min(seconds, self._soonest * 1.01 or seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,14 @@ _FRAME_BYTES = 8
 _VERSION_BYTE = 1
 
 
-def plausible_rows(rows: object) -> int | None:
-    """A count of a file's rows, None for what cannot be one: statistics are optional, and broken ones tell nothing."""
+def rows_in_stats(stats: str | None) -> int | None:
+    """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
+    if stats is None:
+        return None
+    try:
+        rows = json.loads(stats).get("numRecords")
+    except (ValueError, AttributeError, RecursionError):
+        return None
     return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -48,6 +48,8 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 #: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
+#: Seconds that others wait for a first answer, which tells how many to ask for at once.
+_GLIMPSE = 0.01
 
 
 @dataclass(slots=True)
@@ -281,12 +283,22 @@ class _SplitReader:
 
     def _open_ahead(self) -> list[Future[_OpenSlice]]:
         """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
+        pace, begun = self._habits.pace, list[Future[_OpenSlice]]()
+        if self._is_small and not self._opening and not self._fetching:
+            # One connection is best to a near storage: a new one costs more than a small file. The first answer waits
+            # for its connection, so that the second one tells more.
+            for most in (1, 2):
+                if pace.answers < most and all(future.done() for future in begun):
+                    begun += self._open_files(most, self._pool)
+                    wait(begun, _GLIMPSE)
+        at_once = pace.files_at_once(self._most) if self._is_small else self._most
+        return begun + self._open_files(at_once, OwnThread() if at_once == 1 else self._pool)
+
+    def _open_files(self, at_once: int, files: Executor) -> list[Future[_OpenSlice]]:
         begun = []
         spec, pace, places = self._spec, self._habits.pace, self._habits.places
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
         is_filtered = spec.predicate is not None or spec.limit is not None
-        at_once = pace.files_at_once(self._most) if self._is_small else self._most
-        files: Executor = OwnThread() if at_once == 1 else self._pool
         ranges: Executor = OwnThread() if at_once < self._most else self._pool
         while self._following is not None and len(self._opening) < at_once:
             if at_once == 1 and self._fetching:

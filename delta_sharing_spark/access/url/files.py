@@ -10,10 +10,9 @@ from itertools import groupby, pairwise
 
 from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
 from delta_sharing_spark.access.url.signed_urls import vector_of
-from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
-from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, broken
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from local_access import Bytes, LocalAccess, parquet, read, spec_of
 
 from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.scan import split_reader
 from delta_sharing_spark.scan.pace import Pace, Places
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
@@ -248,3 +249,27 @@ def test_the_first_rows_of_a_near_storage_wait_for_one_file() -> None:
     next(batches)
     assert len(access.reads) <= 2
     batches.close()
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_what_a_first_answer_tells_is_known_before_many_files_are_asked_for(
+    is_near: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A near storage is not asked for a dozen files at once; one that does not answer soon is."""
+    files = {str(n): parquet(pa.table({"i": np.arange(2_000) * n})) for n in range(30)}
+    spec = replace(spec_of(Struct((Field("i", Primitive("long")),))), table=f"near is {is_near}")
+    dozen = threading.Barrier(12)
+
+    class Storage(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            threads.add(threading.current_thread())
+            if not is_near and len(opened) < 12:
+                opened.append(task.id)
+                dozen.wait(20)
+            return super().open(task)
+
+    threads, opened = set[threading.Thread](), list[str]()
+    if is_near:
+        monkeypatch.setattr(split_reader, "_GLIMPSE", 20)
+    assert read(spec, Storage(files)).num_rows == 60_000
+    assert (len(threads) <= 3) == is_near

@@ -78,7 +78,7 @@ TESTS = [
         ["tests/emulators"],
     )
 ]
-_LONG = 3
+_LONG = 2
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OLDEST_JAVA = 17
 

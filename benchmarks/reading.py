@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -114,7 +115,9 @@ def write_tables(directory: Path, scale: float) -> dict[str, Path]:
 
 def run(script: str, profile: Path, table: str, columns: str) -> list[float]:
     command = [sys.executable, "-c", _HEAD + script + _TAIL, str(profile), f"bench.file.{table}", columns]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # As users have it; else each process would compile this package within its time.
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     result: list[float] = json.loads(done.stdout.splitlines()[-1])

@@ -34,6 +34,7 @@ from delta_sharing_spark.sharing.wire_records import (
     parse_metadata,
     parse_parquet_file,
     parse_protocol,
+    quoted,
     sole_name,
     words,
 )
@@ -221,13 +222,11 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
 
 
 def _take_protocol(page: Page, body: Any, table: str) -> None:
-    protocol, response_format = parse_protocol(body, table)
-    version = body.get("version")
-    number = version if type(version) is int else None
+    protocol, response_format, version = parse_protocol(body, table)
     if page.protocol is None:
-        page.protocol, page.response_format, page.protocol_version = protocol, response_format, number
-    elif number is not None:
-        page.historical_protocols.append((number, protocol))
+        page.protocol, page.response_format, page.protocol_version = protocol, response_format, version
+    elif version is not None:
+        page.historical_protocols.append((version, protocol))
     elif (protocol, response_format) != (page.protocol, page.response_format):
         raise broken(f"the server's answer for {table} has two protocol lines that differ")
 
@@ -295,7 +294,7 @@ def header_version(headers: Mapping[str, str], table: str) -> int | None:
     if text is None:
         return None
     if _VERSION.fullmatch(text) is None:
-        raise broken(f"the server's answer for {table} has the version {text[:100]!r}")
+        raise broken(f"the server's answer for {table} has the version {quoted(text)}")
     return int(text)
 
 

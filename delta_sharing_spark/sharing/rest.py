@@ -164,7 +164,7 @@ class SharingRest:
         what = f"the version of {table}"
 
         def ask(method: str, path: str) -> int:
-            with self._send(method, path, what, params=params) as response:
+            with self._send(method, path, what, params=params) as response, self._quoting_no_token():
                 version = header_version(response.headers, str(table))
             if version is None:
                 raise broken(f"{what}: the answer has no Delta-Table-Version header")

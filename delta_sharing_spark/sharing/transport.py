@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -389,19 +389,15 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
 
 def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
     """``errorCode`` and ``message`` of an error's body, if it has them; secrets that the server echoes are cut out."""
-    data = bytearray()
-    try:
+    data, is_whole = bytearray(), False
+    with suppress(BodyError, urllib3.exceptions.HTTPError, OSError):
         for chunk in iter_body(response):
             data += chunk
-            if len(data) >= _ERROR_BODY:
+            if len(data) > _ERROR_BODY:
                 break
-    except (BodyError, urllib3.exceptions.HTTPError, OSError):
-        if not data:
-            return None, None
+        else:
+            is_whole = True
     text = data[:_ERROR_BODY].decode("utf-8", "replace")
-    if len(data) > _ERROR_BODY:
-        # The cut may have left a part of an echoed token.
-        text = text[: max(0, _ERROR_BODY - 6 * max(map(len, secrets), default=0))]
 
     def clean(value: object, length: int) -> str | None:
         return " ".join(without_secrets(str(value), secrets).split())[:length] or None
@@ -409,7 +405,9 @@ def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
-        return None, clean(text, _SHORT)
+        # What is cut off may leave a part of an echoed token.
+        kept = len(text) - (0 if is_whole else 6 * max(map(len, secrets), default=0))
+        return None, clean(text[: max(0, kept)], _SHORT)
     if not isinstance(tree, dict):
         return None, clean(tree, _SHORT)
     code = tree.get("errorCode") or tree.get("error_code") or tree.get("error")

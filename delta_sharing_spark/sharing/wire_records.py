@@ -170,17 +170,16 @@ _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
 _AROUND = ("numFiles", "size", "version", "location", "auxiliaryLocations", "accessModes")
 
 
-def parse_protocol(body: Any, table: str) -> tuple[Protocol, str]:
-    """Parse a ``protocol`` line's body; returns the protocol and its response format (``parquet`` or ``delta``)."""
-    tree = _object(body, "protocol", table)
-    inner = tree.get("deltaProtocol")
-    response_format = "parquet" if inner is None else "delta"
-    if inner is not None:
-        tree = _object(inner, "deltaProtocol", table)
-    version = _integer(tree.get("minReaderVersion"), "minReaderVersion", table)
-    if version is None:
+def parse_protocol(body: Any, table: str) -> tuple[Protocol, str, int | None]:
+    """Parse a ``protocol`` line's body; returns the protocol, its response format (``parquet`` or ``delta``) and the line's version."""
+    outer = _object(body, "protocol", table)
+    inner = outer.get("deltaProtocol")
+    tree = outer if inner is None else _object(inner, "deltaProtocol", table)
+    reader_version = _integer_of(tree, "minReaderVersion", table)
+    if reader_version is None:
         raise _malformed("its protocol names no minReaderVersion", table)
-    return Protocol(version, _strings(tree, "readerFeatures", table)), response_format
+    protocol = Protocol(reader_version, _strings(tree, "readerFeatures", table))
+    return protocol, "parquet" if inner is None else "delta", _integer_of(outer, "version", table)
 
 
 def parse_metadata(body: Any, table: str) -> Metadata:
@@ -266,6 +265,12 @@ def words(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def quoted(value: Any) -> str:
+    """A value of an answer, for an error; nothing is cut, because half a token that a server echoes cannot be recognised."""
+    text = str(value)
+    return repr(text) if len(text) <= 100 else f"a text of {len(text)} characters"
+
+
 def _told(kind: Any, tree: Mapping[str, Any], table: str) -> dict[str, Any]:
     """What a line says of each field of a record, by the field's type; raises ResponseError where it is of another type."""
     return {field: _READERS[of_type](tree, name, table) for field, name, of_type in _names(kind)}
@@ -274,7 +279,7 @@ def _told(kind: Any, tree: Mapping[str, Any], table: str) -> dict[str, Any]:
 def _changes_data(tree: Mapping[str, Any], table: str) -> bool:
     change = tree.get("dataChange", True)
     if not isinstance(change, bool):
-        raise _malformed(f"dataChange is {str(change)[:50]!r}", table)
+        raise _malformed(f"dataChange is {quoted(change)}", table)
     return change
 
 
@@ -344,7 +349,7 @@ def _integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: i
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
     if type(value) is not int:
-        raise _malformed(f"{name} is {str(value)[:100]!r}, not a whole number", table)
+        raise _malformed(f"{name} is {quoted(value)}, not a whole number", table)
     if not least <= value <= most:
         # A number of thousands of digits cannot be written.
         shown = value if abs(value) < 1 << 100 else f"a number of {value.bit_length()} bits"

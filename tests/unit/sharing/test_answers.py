@@ -157,9 +157,10 @@ def test_history_is_told_from_the_head() -> None:
     newer = {"metaData": METADATA["metaData"] | {"version": 4}}
     page = parse(PROTOCOL, METADATA, newer, METADATA)
     assert page.historical_metadata == [(4, Metadata("T", SCHEMA_STRING, (), version=4))]
-    later = {"protocol": DELTA_PROTOCOL["protocol"] | {"version": 5}}
-    page = parse(DELTA_PROTOCOL, DELTA_METADATA, later, DELTA_PROTOCOL)
-    assert page.historical_protocols == [(5, Protocol(3, ("deletionVectors",)))]
+    for version in (5, "5"):
+        later = {"protocol": {"deltaProtocol": {"minReaderVersion": 2}, "version": version}}
+        page = parse(DELTA_PROTOCOL, DELTA_METADATA, later, DELTA_PROTOCOL)
+        assert page.historical_protocols == [(5, Protocol(2))]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20])

@@ -338,6 +338,16 @@ def test_an_echoed_token_is_not_shown(
         [*HEAD, {"endStreamAction": {"errorMessage": f"bad {TOKEN}", "httpStatusErrorCode": 503}}],
         [{"protocol": {"minReaderVersion": TOKEN}}],
         [{"queryStatus": {"status": "failed", "error": f"bad {TOKEN}"}}],
+        [{"protocol": {"minReaderVersion": TOKEN.rjust(102)}}],
+        [
+            *HEAD,
+            {
+                "file": {
+                    "deltaSingleAction": {"add": {"path": "p", "size": 1, "dataChange": TOKEN.rjust(52)}},
+                    "id": "f",
+                }
+            },
+        ],
         {"errorCode": TOKEN},
         {"items": [], "nextPageToken": [TOKEN]},
     ],
@@ -353,6 +363,28 @@ def test_a_token_echoed_after_the_status_200_is_not_shown(
     words = unquote(str(caught.value) + str(vars(caught.value)))
     assert TOKEN not in words
     assert TOKEN[5:-3] not in words
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(f"got {TOKEN}", 403, cut=4),
+        Reply(f"got {TOKEN}", 403, cut=4, chunked=True),
+    ],
+)
+def test_a_part_of_an_echoed_token_is_not_shown(server: ScriptedServer, rest: SharingRest, reply: Reply) -> None:
+    server.on("", reply)
+    with pytest.raises(ServerError, match="403") as caught:
+        rest.table_version(NAME)
+    assert TOKEN[5:-8] not in str(caught.value) + str(vars(caught.value))
+
+
+def test_a_token_echoed_as_a_version_is_not_shown(server: ScriptedServer, rest: SharingRest) -> None:
+    for version in (TOKEN, TOKEN.rjust(102, "v")):
+        server.on("", Reply(headers={"Delta-Table-Version": version}))
+        with pytest.raises(ServerError, match="has the version") as caught:
+            rest.table_version(NAME)
+        assert TOKEN[5:-12] not in str(caught.value)
 
 
 def test_an_echoed_password_or_assertion_is_not_shown(server: ScriptedServer, rest_of: Rest) -> None:

@@ -17,6 +17,7 @@ from delta_sharing_spark.sharing.wire_records import (
     broken,
     parse_credentials,
     parse_item,
+    whole_number,
 )
 
 Kind = Literal["volume", "model", "skill"]
@@ -274,10 +275,8 @@ def _record(kind: Kind, item: Any, share: str, schema: str) -> Record:
 
 def _version(item: Any, name: TableName) -> ModelVersion:
     told = item if isinstance(item, dict) else {}
-    number = told.get("version")
-    if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 20:
-        number = int(number)
-    if not isinstance(number, int) or isinstance(number, bool):
+    number = whole_number(told.get("version"))
+    if number is None:
         raise broken(f"a version of model {name} has no number")
     told = {**told, "name": told.get("modelName") or name.table, "version": None}
     version = parse_item(ModelVersion, told, "status", share=name.share, schema=name.schema, version=number)

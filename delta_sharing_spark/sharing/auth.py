@@ -27,7 +27,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import TokenExchange, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
-from delta_sharing_spark.sharing.transport import RequestPurpose, check_endpoint, read_text, send, with_retries
+from delta_sharing_spark.sharing.transport import RequestPurpose, check_endpoint, read_bytes, send, with_retries
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
             follow=False,
             data=form,
         )
-        return _parse_token(read_text(response, purpose.what, _LARGEST_TOKEN), is_exchange=identity is not None)
+        return _parse_token(read_bytes(response, purpose.what, _LARGEST_TOKEN), is_exchange=identity is not None)
 
     return with_retries(settings, ask)
 
@@ -224,10 +224,10 @@ def _form(profile: Profile) -> tuple[dict[str, str], str | None]:
     return {"grant_type": _JWT_GRANT, "assertion": _assertion(profile), **form}, None
 
 
-def _parse_token(text: str, *, is_exchange: bool) -> tuple[str, float]:
+def _parse_token(answer: bytes, *, is_exchange: bool) -> tuple[str, float]:
     """The token and its seconds; an exchange may leave them to the token itself (RFC 8693, section 2.2.1)."""
     try:
-        tree: Any = json.loads(text) if text.strip() else None
+        tree: Any = json.loads(answer) if answer.strip() else None
     except (ValueError, RecursionError):
         raise _bad_token("The OAuth token endpoint did not answer with JSON") from None
     if not tree and not isinstance(tree, dict):

@@ -44,8 +44,8 @@ _END_FIELDS = {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "er
 _LONGEST_LINE = 64 << 20
 #: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
 _MOST_UNKNOWN = 100_000
-_FILE_LINES = ("add", "cdf", "remove")
-_LINES = ("file", *_FILE_LINES, "protocol", "metaData", "endStreamAction", "queryStatus")
+_FILE_LINES = ("file", "add", "cdf", "remove")
+_LINES = (*_FILE_LINES, "protocol", "metaData", "endStreamAction", "queryStatus")
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -182,21 +182,14 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     page.lines += 1
     if len(tree) > 1:
         sole_name(tree, _LINES, "a line", table)
-    body = tree.get("file")
-    if body is not None:
-        page.files += 1
-        if isinstance(body, dict) and "deltaSingleAction" in body:
-            record = parse_delta_file(body, table)
-            if record is not None:
-                page.records.append(record)
-        else:
-            page.records.append(parse_parquet_file("file", body, table))
-        return False
     for kind in _FILE_LINES:
         body = tree.get(kind)
         if body is not None:
             page.files += 1
-            page.records.append(parse_parquet_file(kind, body, table))
+            is_wrapped = kind == "file" and isinstance(body, dict) and "deltaSingleAction" in body
+            record = parse_delta_file(body, table) if is_wrapped else parse_parquet_file(kind, body, table)
+            if record is not None:
+                page.records.append(record)
             return False
     if tree.get("protocol") is not None:
         _take_protocol(page, tree["protocol"], table)

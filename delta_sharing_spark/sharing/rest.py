@@ -57,7 +57,7 @@ from delta_sharing_spark.sharing.transport import (
     RequestPurpose,
     body_chunks,
     check_endpoint,
-    read_text,
+    read_bytes,
     secrets_in,
     send,
     with_retries,
@@ -378,7 +378,7 @@ class SharingRest:
         """A request whose answer is a JSON object; ``what`` names it in errors."""
 
         def ask() -> dict[str, Any]:
-            tree = json_object(read_text(self._send(method, path, what, params=params, json=body), what))
+            tree = json_object(read_bytes(self._send(method, path, what, params=params, json=body), what))
             if tree is None:
                 raise no_server(f"{what}: the answer is not a JSON object")
             return tree

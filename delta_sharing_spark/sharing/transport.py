@@ -266,12 +266,7 @@ def _redirected(
     return target
 
 
-def read_text(response: requests.Response, what: str, limit: int = _LARGEST_ANSWER) -> str:
-    """The whole body of an answer, as text; raises as ``read_bytes``."""
-    return read_bytes(response, what, limit).decode("utf-8", "replace")
-
-
-def read_bytes(response: requests.Response, what: str, limit: int) -> bytes:
+def read_bytes(response: requests.Response, what: str, limit: int = _LARGEST_ANSWER) -> bytes:
     """The whole body of an answer.
 
     Raises:

@@ -342,33 +342,38 @@ def _string_map(tree: Mapping[str, Any], name: str, table: str) -> dict[str, str
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items() if v is not None}
 
 
+def whole_number(value: Any) -> int | None:
+    """A whole number; None for anything else. Some servers write those of 64 bits as text, as JavaScript needs them."""
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        return int(value)
+    return value if type(value) is int else None
+
+
 def _integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1) -> int | None:
     if value is None:
         return None
-    # Some servers write 64-bit numbers as strings, as JavaScript needs them.
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        value = int(value)
-    if type(value) is not int:
+    number = whole_number(value)
+    if number is None:
         raise _malformed(f"{name} is {quoted(value)}, not a whole number", table)
-    if not least <= value <= most:
+    if not least <= number <= most:
         # A number of thousands of digits cannot be written.
-        shown = value if abs(value) < 1 << 100 else f"a number of {value.bit_length()} bits"
+        shown = number if abs(number) < 1 << 100 else f"a number of {number.bit_length()} bits"
         raise _malformed(f"{name} is {shown}, and must be {least} to {most}", table)
-    return value
+    return number
 
 
 def _integer_of(tree: Mapping[str, Any], name: str, table: str) -> int | None:
     return _integer(tree.get(name), name, table)
 
 
-def _text_of(tree: Mapping[str, Any], name: str, _: str) -> str | None:
+def _text_at(tree: Mapping[str, Any], name: str, _: str = "") -> str | None:
     return _text(tree.get(name))
 
 
 #: How a line's field is read, by the type in its record.
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str, str], Any]] = {
-    "str": _text_of,
-    "str | None": _text_of,
+    "str": _text_at,
+    "str | None": _text_at,
     "int | None": _integer_of,
     "tuple[str, ...]": _strings,
     "Mapping[str, str]": _string_map,
@@ -475,12 +480,10 @@ def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentia
     inner = tree.get("credentials", tree)
     if not isinstance(inner, dict):
         raise broken(f"the storage credentials of {table} are not an object")
-    expires = inner.get("expirationTime")
-    if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 16:
-        expires = int(expires)
+    expires = whole_number(inner.get("expirationTime"))
     return TemporaryCredentials(
         _text_at(inner, "location"),
-        expires if isinstance(expires, int) and not isinstance(expires, bool) and expires < _LATEST else None,
+        expires if expires is not None and expires < _LATEST else None,
         _secrets(inner.get("awsTempCredentials")),
         _secrets(inner.get("azureUserDelegationSas")),
         _secrets(inner.get("gcpOauthToken")),
@@ -495,10 +498,6 @@ def _secrets(tree: Any) -> dict[str, str] | None:
 def _texts_at(tree: Mapping[str, Any], name: str) -> dict[str, str]:
     value = tree.get(name)
     return {str(k): str(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
-
-
-def _text_at(tree: Mapping[str, Any], name: str) -> str | None:
-    return _text(tree.get(name))
 
 
 def _strings_at(tree: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -136,9 +136,8 @@ def metadata_line(response_format: str, metadata: Metadata, table: SharedTable, 
 
 def file_id(path: str, hashed: str) -> str:
     """A file's id: MD5 of its path for ``parquet``, SHA-256 for ``delta``, as the reference server makes them."""
-    if hashed == "parquet":
-        return hashlib.md5(path.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
-    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
+    make = hashlib.md5 if hashed == "parquet" else hashlib.sha256
+    return make(path.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 _PARQUET_KIND = {"add": "add", "remove": "remove", "cdc": "cdf"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,18 +126,3 @@ class Faults:
 
     def shaped(self, kind: str) -> bool:
         return (kind == _DATA or self.shape_rest) and (self.latency > 0 or self.bandwidth is not None)
-
-
-class Pace:
-    """Holds a connection to its bandwidth: call :meth:`after` for each chunk that was sent."""
-
-    CHUNK = 64 << 10
-
-    def __init__(self, bandwidth: float) -> None:
-        self._bandwidth, self._start, self._sent = bandwidth, time.monotonic(), 0
-
-    def after(self, sent: int) -> None:
-        self._sent += sent
-        ahead = self._sent / self._bandwidth - (time.monotonic() - self._start)
-        if ahead > 0:
-            time.sleep(ahead)

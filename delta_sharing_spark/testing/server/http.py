@@ -15,13 +15,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from delta_sharing_spark.testing.server.data_urls import storage_error
-from delta_sharing_spark.testing.server.faults import Fault, Faults, Pace
+from delta_sharing_spark.testing.server.faults import Fault, Faults
 from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Request, Response
 
 _log = logging.getLogger(__name__)
 
 #: Bodies up to this size are written together with their headers.
 _JOINED = 256 << 10
+#: Bytes that are written at a time where bandwidth is bounded.
+_PACED = 64 << 10
 #: Requests that are remembered.
 _RECORDED = 500_000
 
@@ -171,13 +173,13 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _send_body(self, request: Request, body: bytes | FileBody, length: int) -> None:
         """Send a body, that of a large file by the kernel; what a client that hangs up did not take is not counted."""
         shaping = self.server.faults
-        pace = Pace(shaping.bandwidth) if shaping.shaped(request.kind) and shaping.bandwidth is not None else None
-        if pace is None and (isinstance(body, bytes) or length <= _JOINED):
+        bandwidth = shaping.bandwidth if shaping.shaped(request.kind) else None
+        if bandwidth is None and (isinstance(body, bytes) or length <= _JOINED):
             self.wfile.write(memoryview(_bytes(body))[:length])
             return
         self.wfile.flush()
-        start = 0 if isinstance(body, bytes) else body.start
-        step = length if pace is None else Pace.CHUNK
+        start, begun = 0 if isinstance(body, bytes) else body.start, time.monotonic()
+        step = length if bandwidth is None else _PACED
         with io.BytesIO(body) if isinstance(body, bytes) else open(body.path, "rb") as file:
             file.seek(start)
             try:
@@ -185,8 +187,9 @@ class RequestHandler(BaseHTTPRequestHandler):
                     count = min(step, start + length - place)
                     if self.connection.sendfile(file, place, count) < count:
                         raise _ConnectionEnded  # the file is shorter than it was
-                    if pace is not None:
-                        pace.after(count)
+                    if bandwidth is not None:
+                        due = begun + (place + count - start) / bandwidth
+                        time.sleep(max(0.0, due - time.monotonic()))
             finally:
                 request.bytes = file.tell() - start
 

@@ -30,7 +30,7 @@ class FileBody:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer. ``kind`` names the request for metrics and fault rules."""
+    """One answer."""
 
     status: int
     body: bytes | FileBody = b""

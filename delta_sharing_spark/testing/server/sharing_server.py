@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import secrets
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from delta_sharing_spark.sharing.address import parse_table_name
+from delta_sharing_spark.sharing.identity import jwt_claims
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
 from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints, kind_of
@@ -96,21 +96,13 @@ class Identity:
                 return header.partition(" ")[2].strip() == _basic(self.client_id, self.client_secret)
             return form.get("client_id") == self.client_id and form.get("client_secret") == self.client_secret
         if grant == JWT_BEARER and self.check_assertion is not None:
-            assertion = form.get("assertion", "")
-            try:
-                claims = json.loads(_unpadded(assertion.split(".")[1]))
-            except (ValueError, IndexError, binascii.Error):
-                return False
-            return self.check_assertion(claims, assertion)
+            claims = jwt_claims(form.get("assertion", ""))
+            return claims is not None and self.check_assertion(claims, form["assertion"])
         return False
 
 
 def _basic(user: str, password: str | None) -> str:
     return base64.b64encode(f"{user}:{password or ''}".encode()).decode()
-
-
-def _unpadded(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 class SharingServer:

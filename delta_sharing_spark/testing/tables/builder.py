@@ -16,7 +16,14 @@ import pyarrow as pa
 from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, Field, Struct, schema_to_json, with_each_field
+from delta_sharing_spark.schema.types import (
+    COLUMN_MAPPING_ID,
+    COLUMN_MAPPING_NAME,
+    Field,
+    Struct,
+    schema_to_json,
+    with_each_field,
+)
 from delta_sharing_spark.testing.tables import checkpoints, protocols, schema_changes
 from delta_sharing_spark.testing.tables.columns import (
     empty_is_null,
@@ -334,12 +341,19 @@ class DeltaTableBuilder:
         return self.commit(actions if self.protocol == before else [self.protocol_action(), *actions], operation)
 
     def _map_columns(self, *, keep_names: bool) -> None:
+        """Give fields without one a column id and a physical name, which is the logical one in a table that is upgraded."""
         if self.mapping == "none":
             return
-        ids = protocols.ColumnIds(int(self.properties.get(protocols.MAX_COLUMN_ID, "0")), keep_names=keep_names)
-        self.schema = with_each_field(self.schema, ids.assign)
-        if any(COLUMN_MAPPING_ID in f.metadata for f in self.schema.fields):
-            self.properties[protocols.MAX_COLUMN_ID] = str(ids.last)
+
+        def mapped(field: Field) -> Field:
+            if COLUMN_MAPPING_ID in field.metadata:
+                return field
+            number = int(self.properties.get(protocols.MAX_COLUMN_ID, "0")) + 1
+            self.properties[protocols.MAX_COLUMN_ID] = str(number)
+            name = field.name if keep_names else f"col-{uuid.uuid4()}"
+            return replace(field, metadata={**field.metadata, COLUMN_MAPPING_ID: number, COLUMN_MAPPING_NAME: name})
+
+        self.schema = with_each_field(self.schema, mapped)
 
     # The log's other files
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from delta_sharing_spark.deltalog.add_batch import NumberText, dump
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
+from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.testing.tables.columns import empty_is_null, to_logical, to_physical, without
 
 
@@ -158,7 +158,7 @@ class FileWriter:
         numbered = table.append_column("__row", pa.array(np.arange(table.num_rows)))
         groups = numbered.group_by([f.name for f in fields], use_threads=False).aggregate([("__row", "list")])
         for index, rows in enumerate(groups.column("__row_list")):
-            values = {f.physical_name: serialize(groups.column(f.name)[index].as_py(), f.type) for f in fields}
+            values = {f.physical_name: serialize(groups.column(f.name)[index].as_py()) for f in fields}
             yield values, table.take(rows.values)
 
     def _put(self, table: pa.Table, values: dict[str, str | None], below: str) -> tuple[int, str]:
@@ -198,7 +198,7 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^")
 _URI_SAFE = "/!$&'()*+,;=:@-._~"
 
 
-def serialize(value: Any, data_type: DataType) -> str | None:
+def serialize(value: Any) -> str | None:
     """One partition value as the log keeps it (Delta protocol, "Partition Value Serialization"); None for null.
 
     Args:
@@ -206,19 +206,13 @@ def serialize(value: Any, data_type: DataType) -> str | None:
     """
     if value is None:
         return None
-    if isinstance(data_type, Decimal):
-        return format(decimal.Decimal(value), "f")
-    name = data_type.name if isinstance(data_type, Primitive) else str(data_type)
-    if name == "boolean":
-        return "true" if value else "false"
-    if name in ("timestamp", "timestamp_ntz"):
-        in_utc = value.astimezone(datetime.timezone.utc) if value.tzinfo else value
-        return str(in_utc.replace(tzinfo=None).isoformat(" "))
-    if name == "date":
-        return str(value.isoformat())
-    if name == "binary":
-        return bytes(value).decode("utf-8")
-    return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, datetime.datetime) and value.tzinfo:
+        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def directory(values: dict[str, str | None]) -> str:
@@ -235,14 +229,12 @@ def encode_uri(path: str) -> str:
     return "".join(c if ord(c) > 0x7F else quote(c, safe=_URI_SAFE) for c in path)
 
 
-#: Leaf columns that get statistics when ``delta.dataSkippingNumIndexedCols`` does not say.
-INDEXED_COLUMNS = 32
 _STRING_PREFIX = 32
 #: Sorts after every character that a truncated maximum may go on with.
 _TIE_BREAKER = "\U0010ffff"
 
 
-def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS) -> str:
+def statistics(table: pa.Table, *, indexed: int) -> str:
     """The ``stats`` JSON of a file holding ``table`` (physical names, no partition columns).
 
     Args:

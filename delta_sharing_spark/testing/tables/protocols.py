@@ -1,16 +1,14 @@
-"""The protocol a table needs by its properties and types, and the ids and physical names of mapped columns."""
+"""The protocol that a table needs by its properties and types."""
 
 from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Protocol
-from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, COLUMN_MAPPING_NAME, Field, Struct, schema_to_json
+from delta_sharing_spark.schema.types import Struct, schema_to_json
 
 MAPPING_MODE = "delta.columnMapping.mode"
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -76,23 +74,3 @@ def protocol_for(
     if writers & {"inCommitTimestamp", "rowTracking"}:
         return Protocol(1, 7, None, tuple(sorted(writers)))
     return Protocol(1, 4 if writers else 2)
-
-
-class ColumnIds:
-    """Gives fields without one a column id and a physical name.
-
-    Args:
-        last: The highest id in use.
-        keep_names: New fields keep their logical name as the physical one (a table that is upgraded).
-    """
-
-    def __init__(self, last: int = 0, *, keep_names: bool = False) -> None:
-        self.last, self._keep = last, keep_names
-
-    def assign(self, field: Field) -> Field:
-        """The field, with an id and a physical name."""
-        if COLUMN_MAPPING_ID in field.metadata:
-            return field
-        self.last += 1
-        name = field.name if self._keep else f"col-{uuid.uuid4()}"
-        return replace(field, metadata={**field.metadata, COLUMN_MAPPING_ID: self.last, COLUMN_MAPPING_NAME: name})

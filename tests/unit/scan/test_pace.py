@@ -69,7 +69,8 @@ def test_what_is_wanted_is_fetched_and_never_as_much_again(spans: list[tuple[int
 def test_a_small_file_is_fetched_whole_where_its_footer_would_cost_more() -> None:
     far, near = storage(0.04, 30e6), storage(0.0001, 20e6)
     for pace in (far, near):
-        assert pace.is_worth_whole(20 * KIB, 0), "nothing is saved"
+        assert pace.is_worth_whole(64 * KIB, 0), "nothing is saved"
+        assert not pace.is_worth_whole(65 * KIB, 0)
         assert not pace.is_worth_whole(MIB, 0.5), "twice what is wanted"
         assert pace.is_worth_whole(4 * MIB, 1.0)
         assert not pace.is_worth_whole(5 * MIB, 1.0)

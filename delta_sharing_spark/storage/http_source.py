@@ -150,18 +150,14 @@ class HttpSource:
                 raise self._failure_of(response)
             transfer.receive(response, self._canceller)
 
-        try:
-            exchange(
-                partial(self._get, url, transfer.missing),
-                receive,
-                url=url,
-                settings=self._policy,
-                canceller=self._canceller,
-                what=f"file {self.name}",
-            )
-        except AddressRefusedError as refusal:
-            host = (split_url(url) or urlsplit("")).hostname
-            raise self._refused_host(f"{host}, which leads to {refusal},") from None
+        exchange(
+            partial(self._get, url, transfer.missing),
+            receive,
+            url=url,
+            settings=self._policy,
+            canceller=self._canceller,
+            what=f"file {self.name}",
+        )
 
     def _refused_host(self, host: str) -> ConfigError:
         return ConfigError(
@@ -177,8 +173,11 @@ class HttpSource:
             self._known = known = url, self._may_be_local(url, first)
         may_be_local = known[1]
         for _ in range(_MAX_REDIRECTS + 1):
-            with nullcontext() if may_be_local else refusing_local_addresses():
-                response = send(self._session, "GET", url, headers, timeout)
+            try:
+                with nullcontext() if may_be_local else refusing_local_addresses():
+                    response = send(self._session, "GET", url, headers, timeout)
+            except AddressRefusedError as refusal:
+                raise self._refused_host(f"{urlsplit(url).hostname}, which leads to {refusal},") from None
             if isinstance(response, KeptAnswer) or not response.is_redirect:
                 return response
             response.close()
@@ -203,17 +202,16 @@ class HttpSource:
             raise bad_url(f"file {self.name}", "it is malformed")
         parts = parts or urlsplit(f"{url.partition(':')[0][:20]}:")
         host = (parts.hostname or "").lower()
-        allowed = host in self._policy.allowed_hosts
-        begun = split_url(first)
-        local = self._policy.local_server and begun is not None and is_loopback(begun.hostname)
-        if parts.scheme != "https" and not (parts.scheme == "http" and (allowed or is_loopback(host))):
+        allowed, is_here = host in self._policy.allowed_hosts, is_loopback(host)
+        if parts.scheme != "https" and not (parts.scheme == "http" and (allowed or is_here)):
             raise ConfigError(
                 f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
                 f"name the host in the option allowedDataHosts if you trust it"
             )
-        if (is_loopback(host) or is_local_address(host)) and not allowed and not (local and is_loopback(host)):
+        may_be_local = allowed or (self._policy.local_server and is_here and is_loopback(urlsplit(first).hostname))
+        if (is_here or is_local_address(host)) and not may_be_local:
             raise self._refused_host(f"{host},")
-        return allowed or (local and is_loopback(host))
+        return may_be_local
 
     def _failure_of(self, response: requests.Response) -> Exception:
         status = response.status_code

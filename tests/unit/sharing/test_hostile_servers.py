@@ -283,6 +283,9 @@ def test_a_name_that_leads_to_this_machine_is_not_asked(
     assert len(server.asked) == 1
     with pytest.raises(ConfigError, match=r"data\.example, which leads to 127\.0\.0\.1.*allowedDataHosts"):
         source(f"https://data.example:{server.port}/f").read(0, 10)
+    server.on("/moved", Reply(status=302, headers={"Location": f"https://data.example:{server.port}/f"}))
+    with pytest.raises(ConfigError, match=r"data\.example, which leads to 127\.0\.0\.1.*allowedDataHosts"):
+        source(f"http://127.0.0.1:{server.port}/moved").read(0, 10)
 
 
 @pytest.mark.parametrize(

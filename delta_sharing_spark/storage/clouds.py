@@ -119,7 +119,7 @@ class S3(Cloud):
     def page(self, body: bytes) -> tuple[list[Entry], str | None]:
         root = _xml(body, "ListBucketResult")
         entries = [
-            Entry(_text(item, "Key"), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
+            Entry(_key(_text(item, "Key")), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
         entries += [Entry(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
@@ -213,7 +213,7 @@ class Google(Cloud):
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise UnreadableAnswer("its items are none")
         entries = [
-            Entry(str(item.get("name", "")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", ""))))
+            Entry(_key(item.get("name")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", ""))))
             for item in items
         ]
         prefixes = listed.get("prefixes", [])
@@ -244,10 +244,14 @@ def _delimiter(deep: bool) -> dict[str, str]:
 
 
 def _blob_name(element: ElementTree.Element) -> str:
-    name = element.find("{*}Name")
-    if name is None:
-        raise UnreadableAnswer("a blob has no name")
-    return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
+    name = _key(element.findtext("{*}Name"))
+    return unquote(name) if element.find("{*}Name[@Encoded='true']") is not None else name
+
+
+def _key(text: object) -> str:
+    if not isinstance(text, str) or not text:
+        raise UnreadableAnswer("an object has no name")  # left out, it would be one fewer
+    return text
 
 
 def _query(parameters: Mapping[str, str]) -> str:

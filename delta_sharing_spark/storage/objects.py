@@ -61,7 +61,6 @@ class Storage:
         location: The location it was opened for.
         credential: The uuid of the token it reads with.
         settings: How it is reached.
-        host: How errors name the other end.
     """
 
     def __init__(self, location: Location, secret: Secret, settings: StorageSettings, *, credential: str = "") -> None:
@@ -77,9 +76,15 @@ class Storage:
         self._cloud = (
             None if isinstance(secret, NoSecret) else cloud_for(secret, settings_for(secret, location, settings))
         )
-        self.host = self._host_of(location)
         #: A data file that was read with the credential, kept alike by those of other settings.
         self._data_read: list[Location] = []
+
+    @property
+    def host(self) -> str:
+        """How errors name the other end, in the region that is asked by now."""
+        if self._cloud is None or self.settings.endpoint:
+            return self.settings.endpoint or "this machine"
+        return urlsplit(self._cloud.object_url(self.location)).hostname or ""
 
     def with_settings(self, settings: StorageSettings) -> Storage:
         """The same credential, with other bounds on retries."""
@@ -217,9 +222,7 @@ class Storage:
                 body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
                 if cloud.corrected(response.status_code, response.headers, body):
                     raise _AnotherWay
-                raise failure_of(
-                    response.status_code, response.headers, body, what=what, method=method, host=self._host_of(location)
-                )
+                raise failure_of(response.status_code, response.headers, body, what=what, method=method, host=self.host)
 
             ask: Callable[[], Answer] = partial(send, session, method, url, headers, timeout)
             if transfer is None:  # a listing, or an object of the log: its body is decoded
@@ -282,13 +285,6 @@ class Storage:
             f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
             host=host,
         )
-
-    def _host_of(self, location: Location) -> str:
-        if self.settings.endpoint:
-            return self.settings.endpoint
-        if self._cloud is None:
-            return "this machine"
-        return urlsplit(self._cloud.object_url(location)).hostname or ""
 
 
 class _AnotherWay(Exception):

@@ -183,6 +183,11 @@ def test_a_blob_whose_name_is_encoded_and_a_directory() -> None:
         b'{"items": 1}',
         b'{"items": [{"name": "t/x", "size": "many", "updated": "2026-11-24T00:00:00Z"}]}',
         b'{"items": [{"name": "t/x", "size": "1", "updated": "today"}]}',
+        b'{"items": [{"size": "1", "updated": "2026-11-24T00:00:00Z"}]}',
+        b"<ListBucketResult><Contents><Size>1</Size><LastModified>2026-11-24T00:00:00Z</LastModified></Contents>"
+        b"</ListBucketResult>",
+        b"<EnumerationResults><Blobs><Blob><Name/><Properties><Content-Length>1</Content-Length>"
+        b"<Last-Modified>Tue, 24 Nov 2026 00:00:00 GMT</Last-Modified></Properties></Blob></Blobs></EnumerationResults>",
         b'<!DOCTYPE l [<!ENTITY a "aa">]><l>&a;</l>',
         b"<html><body>sign in</body></html>",
         b"<ListBucketResult><Contents><Key>t/x</Key><Size>-1</Size><LastModified>2026-11-24T00:00:00Z</LastModified>"

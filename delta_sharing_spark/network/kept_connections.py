@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import queue
 import re
-import socket
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -75,7 +74,7 @@ class KeptAnswer:
         """Read what has arrived, at most ``room``; returns how many bytes, 0 at the end of the body.
 
         Raises:
-            urllib3.exceptions.HTTPError, OSError: The connection broke.
+            urllib3.exceptions.HTTPError: The connection broke.
         """
         answer = self._answer
         try:
@@ -84,7 +83,7 @@ class KeptAnswer:
                 room[: len(piece)] = piece
                 return len(piece)
             count = int(answer.fp.readinto1(room[: answer.length])) if answer.length else 0
-        except (http.client.HTTPException, TimeoutError) as error:
+        except (http.client.HTTPException, OSError) as error:
             raise _urllib3s(error) from None
         answer.length -= count
         return count
@@ -154,7 +153,7 @@ def _over_kept(
         if answer is not None:
             answer.close()  # else its file would keep the socket
         release(False)
-        if isinstance(error, http.client.HTTPException | TimeoutError):
+        if isinstance(error, http.client.HTTPException | OSError):
             raise _urllib3s(error) from None
         raise
     if answer.status in (200, 206):
@@ -207,6 +206,6 @@ def _head(method: str, url: str, headers: Mapping[str, str | bytes]) -> bytes | 
 
 def _urllib3s(error: Exception) -> urllib3.exceptions.HTTPError:
     """An error of http.client or a socket as the one that urllib3 makes of it."""
-    if isinstance(error, TimeoutError | socket.timeout):
+    if isinstance(error, TimeoutError):
         return urllib3.exceptions.TimeoutError("the time between two bytes is over")
-    return urllib3.exceptions.ProtocolError(type(error).__name__)
+    return urllib3.exceptions.ProtocolError(type(error).__name__, error)

@@ -175,6 +175,8 @@ def http_seconds(text: str) -> float | None:
 _LONGEST_ANSWER = 100
 #: A proxy's answers that mean no: any 4xx but those that ask to come again.
 _PROXY_REFUSES = re.compile(r"4(?!08|25|29)[0-9]{2}\b")
+#: How systems say that no way leads to a host: Network is unreachable, No route to host.
+_NO_ROUTE = re.compile("(?i)unreachable|no route")
 #: OpenSSL's reasons where the other side answered with something else, such as HTTP.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
@@ -262,6 +264,6 @@ def connection_reason(error: BaseException, url: str) -> str | None:
             return f"{host} refused the connection: nothing listens on port {port}"
         if isinstance(inner, ConnectionResetError | BrokenPipeError):
             return f"{host} closed the connection"
-        if isinstance(inner, OSError) and inner.errno is not None and "unreachable" in (inner.strerror or "").lower():
+        if isinstance(inner, OSError) and _NO_ROUTE.search(inner.strerror or ""):
             return f"there is no route to {host}"
     return None

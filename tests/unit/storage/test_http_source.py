@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import random
 import ssl
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
+from delta_sharing_spark.network import kept_connections
 from delta_sharing_spark.network.connections import BreakableAdapter, ReadCancelled
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage import answers
@@ -323,6 +326,35 @@ def test_plain_http_and_other_schemes_are_refused_also_after_a_redirect(
         with pytest.raises(ConfigError, match="not encrypted") as caught:
             source(server, session, clock, lease).read(0, 10)
         assert_no_secret(caught.value)
+
+
+@pytest.mark.parametrize("at", ["request", "body"])
+def test_a_network_that_goes_away_under_a_kept_connection_is_tried_again(
+    server: Server, session: requests.Session, clock: Clock, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """As the kernel tells of a lost route, which no server can show: no ConnectionError."""
+    begin, failed = kept_connections._HTTPAnswer.begin, list[str]()
+
+    def fails(*_: object) -> Any:
+        failed.append(at)
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    def begun(answer: Any) -> None:
+        if at == "request" and not failed:
+            fails()
+        begin(answer)
+        if not failed:
+            answer.fp.close()
+            answer.fp = SimpleNamespace(readinto1=fails, close=lambda: None, flush=lambda: None)
+
+    one = source(server, session, clock)
+    one.read(0, 10)
+    monkeypatch.setattr(kept_connections._HTTPAnswer, "begin", begun)
+    assert one.read(5, 10) == DATA[5:15]
+    assert failed == [at]
+    failed.clear()
+    with pytest.raises(NetworkError, match="no route to 127"):
+        source(server, session, clock, retry_seconds=0).read(5, 10)
 
 
 def test_plain_http_to_a_trusted_host_is_allowed(server: Server, session: requests.Session, clock: Clock) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delta_sharing_spark.errors import AddressError, ConfigError, NotFoundError, RequestRefusedError
@@ -34,7 +34,7 @@ def parse_asset_address(text: str) -> AssetAddress | None:
     marks = [place for place, letter in enumerate(text) if letter == "#"]
     for mark in [*reversed(marks), -1]:
         name, slash, path = text[mark + 1 :].partition("/")
-        if not slash or (mark < 0 and (name.count(".") < 2 or Path(text).exists())):
+        if not slash or (mark < 0 and (name.count(".") < 2 or os.path.exists(text))):
             continue
         with suppress(AddressError):
             return AssetAddress(text[: max(mark, 0)], parse_table_name(name), path)
@@ -66,7 +66,8 @@ def opened(client: SharingClient, name: TableName, path: str, kind: str | None) 
     model, (version, _, rest) = client.model(str(name)), path.partition("/")
     if not version:
         return None, "", list(model.versions())
-    return (model.version(int(version)) if version.isdecimal() else model.alias(version)), rest, []
+    is_number = version.isdecimal() and len(version) < 20
+    return (model.version(int(version)) if is_number else model.alias(version)), rest, []
 
 
 def _kinds_of(client: SharingClient, name: TableName) -> Iterator[str]:

@@ -215,7 +215,7 @@ def _profile_and_path(text: str) -> tuple[str, str]:
         profile, _, path = text.rpartition("#")
         return profile, path
     looks_like_a_profile = text.lstrip().startswith("{") or any(mark in text for mark in ("/", "\\", ":"))
-    if looks_like_a_profile or text.endswith((".share", ".json")) or Path(text).is_file():
+    if looks_like_a_profile or text.endswith((".share", ".json")) or os.path.isfile(text):
         return text, ""
     return "", text
 
@@ -370,15 +370,23 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     tables = dict(_named_directory(text) for text in arguments.tables)
     names = list(tables)
-    with (
-        tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory,
-        SharingServer(port=arguments.port) as server,
-    ):
+    try:
+        server = SharingServer(port=arguments.port)
+    except (OSError, OverflowError) as refused:
+        raise ConfigError(
+            f"no server can listen at port {arguments.port} ({refused}); name another one with --port, or leave it out"
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, server:
+        try:
+            profile = server.write_profile(arguments.profile or Path(directory) / "demo.share")
+        except OSError as refused:
+            raise ConfigError(
+                f"the profile {arguments.profile} cannot be written: {refused.strerror}; name another file with --profile"
+            ) from None
         if not tables:
             names = [str(sample) for sample in share_sample(server, directory, trips=arguments.rows or TRIPS)]
         for name, path in tables.items():
             server.add_table(name, path, access_modes=("url", "dir"))
-        profile = server.write_profile(arguments.profile or Path(directory) / "demo.share")
         out = sys.stdout
         out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
         for name in names:
@@ -400,7 +408,7 @@ def _named_directory(text: str) -> tuple[str, str]:
     name, _, path = text.partition("=")
     if name.count(".") < 2 or not all(name.split(".")) or not path:
         raise ConfigError(f"{text!r} is not SHARE.SCHEMA.TABLE=DIRECTORY; write it like demo.default.trips=/data/trips")
-    if not (Path(path) / "_delta_log").is_dir():
+    if not os.path.isdir(os.path.join(path, "_delta_log")):
         raise ConfigError(f"{path} holds no Delta table (no directory _delta_log); name the table's directory")
     return name, path
 

@@ -119,7 +119,7 @@ def list_assets(rest: SharingRest, kind: Kind, share: str, schema: str | None = 
     Raises:
         NotFoundError: No such share or schema; or the server does not know such assets, which it is asked once.
     """
-    if (rest.profile.endpoint, kind) in _unknown_kinds:
+    if not shares_kind(rest, kind):
         raise _shares_none(rest, kind)
     what = f"the {kind}s of {share}" + (f".{schema}" if schema else "")
     pages = rest.listed(_listing(kind, share, schema), what, partial(_record, kind, share=share, schema=schema or ""))

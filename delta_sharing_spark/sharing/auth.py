@@ -25,8 +25,8 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.instants import due_before
-from delta_sharing_spark.sharing.identity import TokenExchange, jwt_claims, token_end, token_of
-from delta_sharing_spark.sharing.profile import Profile, is_header_text
+from delta_sharing_spark.sharing.identity import TokenExchange, is_header_text, jwt_claims, token_end, token_of
+from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.transport import RequestPurpose, check_endpoint, read_bytes, send, with_retries
 
 _log = logging.getLogger(__name__)

@@ -145,7 +145,7 @@ def token_of(identity: Identity) -> tuple[str, float | None]:
     token = text.strip()
     if identity.kind == "command" and token.startswith("{"):
         token, end = _exec_credential(token)
-    if not token or len(token) > LARGEST_OUTPUT or not all("!" <= c <= "~" for c in token):
+    if len(token) > LARGEST_OUTPUT or not is_header_text(token):
         empty = "is empty" if not token else "holds no token: a token is one word of visible ASCII characters"
         raise CredentialError(f"what {identity} gives {empty}; check it")
     ends = [moment for moment in (end, token_end(token)) if moment is not None]
@@ -158,6 +158,11 @@ def token_of(identity: Identity) -> tuple[str, float | None]:
             f"machine's clock"
         )
     return token, left
+
+
+def is_header_text(text: str) -> bool:
+    """Whether a token can stand in a header: visible ASCII (RFC 6750 allows less)."""
+    return bool(text) and all("!" <= c <= "~" for c in text)
 
 
 def token_end(token: str) -> float | None:

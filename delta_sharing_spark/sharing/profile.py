@@ -15,7 +15,7 @@ from typing import Any
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.identity import Identity, identity_from_environment
+from delta_sharing_spark.sharing.identity import Identity, identity_from_environment, is_header_text
 from delta_sharing_spark.storage.locations import local_file
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
@@ -239,11 +239,6 @@ def _version(fields: Mapping[str, Any], name: str) -> int:
             f"upgrade delta-sharing-spark"
         )
     return version
-
-
-def is_header_text(text: str) -> bool:
-    """Whether a token can stand in a header: visible ASCII (RFC 6750 allows less)."""
-    return bool(text) and all("!" <= c <= "~" for c in text)
 
 
 def _required(fields: Mapping[str, Any], key: str, name: str) -> str:

@@ -235,6 +235,7 @@ UNREACHABLE = '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x
     [
         (["count", "{profile}#demo.city.nope"], 1, "does not exist"),
         (["ls", "{profile}#nope"], 1, "nope"),
+        (["ls", "n" * 300], 2, "no profile was given"),
         (["count", "{profile}#demo.city.trips", "-o", "versionAsOf=77"], 1, "version"),
         (["count", "{profile}#demo.city.trips", "--columns", "cty"], 1, "'city'"),
         (["count", "{profile}#demo.city.trips", "-o", "verson=7"], 2, "unknown option 'verson'"),
@@ -249,10 +250,15 @@ UNREACHABLE = '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x
         ),
         (["serve", "a.b=/tmp"], 2, "SHARE.SCHEMA.TABLE=DIRECTORY"),
         (["serve", "a.b.c=/no/such"], 2, "_delta_log"),
+        (["serve", "--port", "70000"], 2, "no server can listen at port 70000"),
+        (["serve", "--port", "{port}"], 2, "name another one with --port"),
+        (["serve", "--profile", "/no/such/p.share"], 2, "the profile /no/such/p.share cannot be written"),
     ],
 )
-def test_exit_codes(run: Run, profile: str, arguments: list[str], code: int, message: str) -> None:
-    got, out, err = run(*(argument.format(profile=profile) for argument in arguments))
+def test_exit_codes(
+    run: Run, server: SharingServer, profile: str, arguments: list[str], code: int, message: str
+) -> None:
+    got, out, err = run(*(argument.format(profile=profile, port=server.port) for argument in arguments))
     assert (got, out) == (code, "")
     assert message in err
     assert err.startswith("delta-sharing-spark: ")

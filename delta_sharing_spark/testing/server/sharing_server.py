@@ -281,6 +281,8 @@ class SharingServer:
         """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``."""
         target = Path(path)
         target.touch(mode=0o600)
+        if target.is_file():
+            target.chmod(0o600)  # it may have been there for others to read
         target.write_text(json.dumps(self.profile(kind), indent=2), encoding="utf-8")
         return str(target)
 

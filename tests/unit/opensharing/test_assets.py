@@ -665,6 +665,7 @@ def test_commands(
         (["cat", "s.d.v/raw"], 1, "raw of volume s.d.v is a directory"),
         (["download", "s.d.v/", "--limit", "3"], 2, "--limit is for tables"),
         (["ls", "s.d.w"], 1, "s.d.w"),
+        (["ls", "--kind", "model", f"s.d.m/{'9' * 5000}"], 2, "alias name has 5000 characters"),
     ]:
         told = run(*arguments)
         assert (told[0], why in told[2]) == (code, True), told

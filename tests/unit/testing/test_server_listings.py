@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,16 @@ def test_authentication(server: SharingServer) -> None:
     server.identity.username, server.identity.password = "me", "päss"
     basic = base64.b64encode("me:päss".encode()).decode()
     assert requests.get(url, headers={"Authorization": f"Basic {basic}"}, timeout=60).status_code == 200
+
+
+@pytest.mark.skipif(os.name == "nt", reason="file modes")
+def test_a_profile_is_its_owners_alone(server: SharingServer, tmp_path: Path) -> None:
+    """Also where a file is replaced that others could read."""
+    before = tmp_path / "before.share"
+    before.touch(mode=0o644)
+    for path in (before, tmp_path / "new.share"):
+        server.write_profile(path)
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_oauth(server: SharingServer) -> None:

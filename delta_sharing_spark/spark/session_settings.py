@@ -97,17 +97,18 @@ def _through_proxy(split: Split) -> Split:
     context = TaskContext.get()
     if context is None or not any(map(context.getLocalProperty, _PROXY)):
         return split  # nothing of what follows is imported for it
+    from delta_sharing_spark.access.cached_access import CachedAccess
     from delta_sharing_spark.access.url.access import UrlAccess
     from delta_sharing_spark.network.hosts import split_url
     from delta_sharing_spark.spark.jvm_settings import proxy_of
 
-    behind_cache = getattr(split.access, "inner", None)
-    access = behind_cache or split.access
+    cache = split.access if isinstance(split.access, CachedAccess) else None
+    access = split.access if cache is None else cache.inner
     if not isinstance(access, UrlAccess) or access.settings.proxy is not None:
         return split
     hosts = {parts.hostname for piece in split.slices if (parts := split_url(piece.task.location)) is not None}
     access = replace(access, settings=replace(access.settings, proxy=proxy_of(context.getLocalProperty, hosts)))
-    return replace(split, access=access if behind_cache is None else replace(split.access, inner=access))  # type: ignore[type-var]
+    return replace(split, access=access if cache is None else replace(cache, inner=access))
 
 
 def _in_zone(split: Split) -> Split:

@@ -115,10 +115,13 @@ class GatewayConnection:
 
     def version(self, table: str, moment: str | None = None) -> int:
         """The newest version of a table, or the first one at or after a moment (ISO-8601 with zone)."""
-        version = self.ask(VERSION, {"table": table, "timestamp": moment})
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise self.malformed(table, f"{version!r} is not a version")
-        return version
+        return self.number(table, self.ask(VERSION, {"table": table, "timestamp": moment}))
+
+    def number(self, table: str, value: object) -> int:
+        """A version or a count of an answer for a table; raises ResponseError where it is none."""
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.malformed(table, f"{value!r} is not a version or a count")
+        return value
 
     def malformed(self, table: str, why: str) -> ResponseError:
         """The error of an answer for a table that this client cannot read."""

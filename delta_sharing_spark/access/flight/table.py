@@ -151,9 +151,7 @@ class FlightTable(OpenTable):
         return value
 
     def _integer(self, value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self._malformed(f"{value!r} is not a version or a count")
-        return value
+        return self._connection.number(self._table, value)
 
     def _malformed(self, why: str) -> ResponseError:
         return self._connection.malformed(self._table, why)

@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -181,6 +182,28 @@ def test_small_files_are_opened_by_as_many_threads_as_latency_is_worth(latency: 
         with pytest.raises(CorruptFileError):
             _all_at_once([("broken", None), *files], show, pool, pace)
     assert most > 1 or begun == ["broken"]
+
+
+def test_small_files_are_let_go_without_the_collector_where_one_fails() -> None:
+    fetched: list[weakref.ref[Any]] = []
+
+    def show(task: Any, _: Any) -> Any:
+        if task == 5:
+            raise CorruptFileError("the sixth")
+        file = Pace()  # stands for one that was fetched
+        fetched.append(weakref.ref(file))
+        return file
+
+    files: list[Any] = [(number, None) for number in range(9)]
+    gc.collect()
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(4) as pool, pytest.raises(CorruptFileError, match="the sixth"):
+            _all_at_once(files, show, pool, Pace())
+        assert fetched
+        assert not any(file() for file in fetched)
+    finally:
+        gc.enable()
 
 
 def footers_of_many_writers() -> Iterator[bytes]:

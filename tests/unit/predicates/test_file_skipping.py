@@ -86,6 +86,7 @@ KEPT = [
     ("a <> 7", "a", 7, 8),
     ("f > 100D", "f", 1.0, 2.0),  # NaN may be there, and is above
     ("f = 'NaN'", "f", 1.0, 2.0),
+    ("f IN (0D, CAST('NaN' AS DOUBLE))", "f", 1.0, 2.0),
     ("f = 1D", "f", "NaN", "NaN"),  # the minimum of a writer that compares by IEEE
     ("f = 1D", "f", 0.5, "NaN"),
     ("f <> 1D", "f", 1.0, 1.0),
@@ -127,6 +128,27 @@ KEPT = [
 @pytest.mark.parametrize(("text", "column", "low", "high"), KEPT)
 def test_files_whose_bounds_prove_nothing_are_kept(text: str, column: str, low: Any, high: Any) -> None:
     assert not skipped(text, column, low, high)
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds", "gone"),
+    [
+        ("a = a2", {"a": [5, 9], "a2": [1, 4]}, True),
+        ("a = a2", {"a": [5, 9], "a2": [1, 5]}, False),
+        ("a <> a2", {"a": [5, 9], "a2": [1, 4]}, False),
+        ("a <> a2", {"a": [1, 4], "a2": [5, 9]}, False),
+        ("a <> a2", {"a": [5, 5], "a2": [5, 5]}, True),
+        ("a < a2", {"a": [5, 9], "a2": [1, 5]}, True),
+        ("NOT a < a2", {"a": [1, 4], "a2": [5, 9]}, True),
+        ("NOT a < a2", {"a": [1, 5], "a2": [5, 9]}, False),
+        ("a <= a2", {"a": [5, 9], "a2": [1, 5]}, False),
+        ("a > a2", {"a": [1, 4], "a2": [4, 9]}, True),
+        ("NOT a >= a2", {"a": [5, 9], "a2": [1, 5]}, True),
+    ],
+)
+def test_two_columns_are_compared_by_the_bounds_of_both(text: str, bounds: dict[str, list[int]], gone: bool) -> None:
+    skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
+    assert (skipping.reason({}, stats_of(**bounds)) != SkipReason.KEEP) is gone
 
 
 @pytest.mark.parametrize(

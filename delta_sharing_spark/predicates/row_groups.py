@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -34,7 +34,7 @@ from delta_sharing_spark.predicates.three_valued import (
 )
 from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Expression, columns
-from delta_sharing_spark.schema.types import DataType, Decimal, Field
+from delta_sharing_spark.schema.types import DataType, Decimal
 
 #: Writers whose statistics of byte arrays are right. Before these releases parquet-mr compared signed bytes, parquet-cpp
 #: looked at a part of a dictionary and compared decimals byte by byte, parquet-rs looked at lengths first and compared
@@ -73,7 +73,7 @@ class RowGroupSkipping:
 
         Args:
             metadata: ``pyarrow.parquet.FileMetaData``.
-            leaves: The Parquet leaf column of each path (see :func:`leaf_of`); None where the file lacks it and its rows
+            leaves: The Parquet leaf column of each path (its first, of a struct); None where the file lacks it and its rows
                 read NULL. A path that is missing here may hold anything.
             constants: Top-level columns with one value in the whole file (partition values, change columns).
             statistics: Gives those of a row group and a leaf, as pyarrow's ``Statistics``; None where there are none.
@@ -103,35 +103,6 @@ class RowGroupSkipping:
             return bool(self._possible_values(of_group) & TRUE)
 
         return may_match
-
-
-def leaf_of(
-    source: pa.Schema,
-    fields: Sequence[Field],
-    find: Callable[[Field, list[pa.Field]], int | None],
-    leaf_count: Callable[[pa.DataType], int],
-) -> int | None:
-    """The Parquet leaf column of a nested field, outermost field first; None if the file lacks it.
-
-    Args:
-        source: The file's Arrow schema.
-        fields: The table's fields from the top down; the last is a scalar.
-        find: How a field is found among the file's (by name or id).
-        leaf_count: Leaves under an Arrow type.
-    """
-    siblings = [source.field(i) for i in range(len(source))]
-    first = 0
-    for depth, field in enumerate(fields):
-        place = find(field, siblings)
-        if place is None:
-            return None
-        first += sum(leaf_count(s.type) for s in siblings[:place])
-        kind = siblings[place].type
-        if depth < len(fields) - 1:
-            if not pa.types.is_struct(kind):
-                return None
-            siblings = [kind.field(i) for i in range(kind.num_fields)]
-    return first
 
 
 def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:

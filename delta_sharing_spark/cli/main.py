@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -376,7 +377,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"no server can listen at port {arguments.port} ({refused}); name another one with --port, or leave it out"
         ) from None
-    with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, server:
+    out = sys.stdout
+    with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, closing(server):
         try:
             profile = server.write_profile(arguments.profile or Path(directory) / "demo.share")
         except OSError as refused:
@@ -384,10 +386,13 @@ def _serve(arguments: argparse.Namespace) -> int:
                 f"the profile {arguments.profile} cannot be written: {refused.strerror}; name another file with --profile"
             ) from None
         if not tables:
-            names = [str(sample) for sample in share_sample(server, directory, trips=arguments.rows or TRIPS)]
+            trips = arguments.rows or TRIPS
+            out.write(f"Writing a sample share ({trips:,} trips) ...\n")
+            out.flush()
+            names = [str(sample) for sample in share_sample(server, directory, trips=trips)]
         for name, path in tables.items():
             server.add_table(name, path, access_modes=("url", "dir"))
-        out = sys.stdout
+        server.start()  # who asked before waits until now, and is not told that there are no tables
         out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
         for name in names:
             out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')

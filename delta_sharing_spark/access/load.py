@@ -17,7 +17,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
-from delta_sharing_spark.options.values import option_text, quoted_column
+from delta_sharing_spark.options.values import both_conditions, option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -308,9 +308,7 @@ class Load:
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
         if self.limited:
             raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
-        before = self._option("where")
-        # Each on lines of its own: either may end in a comment.
-        return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
+        return self._with("where", both_conditions(self._option("where"), condition))
 
     def where(self, condition: str) -> Self:
         """As ``filter``."""

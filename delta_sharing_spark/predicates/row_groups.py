@@ -17,7 +17,6 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOATS,
-    SCALARS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -29,6 +28,7 @@ from delta_sharing_spark.predicates.three_valued import (
     TRUE,
     UNBOUNDED,
     ColumnBounds,
+    bounds_of_statistics,
     compile_possible_values,
     constant_bounds,
 )
@@ -36,8 +36,13 @@ from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Expression, columns
 from delta_sharing_spark.schema.types import DataType, Decimal, Field
 
-#: parquet-mr compared byte arrays as signed bytes before 1.10.
-_OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-9](?:\.|\b)")
+#: Writers whose statistics of byte arrays are right. Before these releases parquet-mr compared signed bytes, parquet-cpp
+#: looked at a part of a dictionary and compared decimals byte by byte, parquet-rs looked at lengths first and compared
+#: decimals as unsigned; parquet-go and Polars compare decimals as unsigned.
+_SOUND = re.compile(
+    r"parquet-mr (?:compatible with Photon|version 1\.[1-9][0-9])|parquet-mr-trino version|DuckDB"
+    r"|parquet-cpp-arrow version (?:1[2-9]|[2-9][0-9])\.|parquet-rs version (?:1[4-9]|[2-9][0-9])\."
+)
 _UNITS = {"milliseconds": Fraction(1000), "microseconds": Fraction(1), "nanoseconds": Fraction(1, 1000)}
 
 #: From a raw statistic to an exact number (or bytes) in the terms of the column's keys; None if it bounds nothing.
@@ -75,7 +80,9 @@ class RowGroupSkipping:
         """
         bounds = [UNBOUNDED] * len(self._slots)
         readers: list[tuple[int, int, DataType, Reading | None]] = []
-        is_trusted = not _OLD_WRITER.match(metadata.created_by or "")
+        writer = metadata.created_by or ""
+        is_sound = _SOUND.match(writer) is not None
+        counts_nulls = not writer.startswith("Polars")  # it added up the count of the whole for each page
         for path, column in self._columns.items():
             slot = self._slots[path]
             if len(path) == 1 and path[0] in constants:
@@ -85,14 +92,14 @@ class RowGroupSkipping:
                 if leaf is None:
                     bounds[slot] = ALL_NULL
                 elif metadata.schema.column(leaf).max_repetition_level == 0:
-                    reading = _reading(metadata.schema.column(leaf), column.type, is_trusted)
+                    reading = _reading(metadata.schema.column(leaf), column.type, is_sound)
                     readers.append((slot, leaf, column.type, reading))
 
         def may_match(index: int) -> bool:
             rows = metadata.row_group(index).num_rows
             of_group = list(bounds)
             for slot, leaf, kind, reading in readers:
-                of_group[slot] = _bounds_of(statistics(index, leaf), rows, kind, reading)
+                of_group[slot] = _bounds_of(statistics(index, leaf), rows, counts_nulls, kind, reading)
             return bool(self._possible_values(of_group) & TRUE)
 
         return may_match
@@ -137,27 +144,22 @@ def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:
     return constant_bounds(key(value, kind))
 
 
-def _bounds_of(statistics: Any, rows: int, kind: DataType, reading: Reading | None) -> ColumnBounds:
+def _bounds_of(statistics: Any, rows: int, counts_nulls: bool, kind: DataType, reading: Reading | None) -> ColumnBounds:
     if statistics is None:
         return UNBOUNDED
-    counted = statistics.has_null_count
-    nulls = not counted or statistics.null_count != 0
-    # A struct may be there whose first field, which is what is counted, is NULL.
-    is_leaf = kind in SCALARS or isinstance(kind, Decimal)
-    values = not (is_leaf and counted and rows > 0 and statistics.null_count == rows)
-    if reading is None or not values or not statistics.has_min_max:
-        return ColumnBounds(nulls, values)
+    nulls = statistics.null_count if statistics.has_null_count and counts_nulls else None
+    if reading is None or not statistics.has_min_max:
+        return bounds_of_statistics(kind, rows, nulls, statistics.has_min_max)
     low, high = reading(statistics.min_raw), reading(statistics.max_raw)
     if isinstance(low, Fraction):
         low = low.numerator // low.denominator
     if isinstance(high, Fraction):
         high = -(-high.numerator // high.denominator)
-    if kind in FLOATS:  # NaN is not in the statistics, and is above all that is
-        return ColumnBounds(nulls, True, low, domain(kind)[1], high)
-    return ColumnBounds(nulls, True, low, high, high)
+    greatest = domain(kind)[1] if kind in FLOATS else high  # NaN is not in the statistics, and is above all that is
+    return bounds_of_statistics(kind, rows, nulls, True, low, greatest, high)
 
 
-def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
+def _reading(column: Any, kind: DataType, is_sound: bool) -> Reading | None:
     """Converts raw statistics of a file's column to bounds of a table's column of ``kind``; None if they give none."""
     physical = column.physical_type
     logical = json.loads(column.logical_type.to_json()) if column.logical_type is not None else {}
@@ -172,14 +174,16 @@ def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
     if isinstance(kind, Decimal):
         if plain_integer:
             return lambda raw: raw * 10**kind.scale
-        if name != "Decimal" or (physical not in ("INT32", "INT64") and not is_trusted):
+        is_integer = physical in ("INT32", "INT64")
+        # Of byte arrays of any length, no release of parquet-rs compares all decimals as numbers.
+        if name != "Decimal" or not (is_integer or (physical == "FIXED_LEN_BYTE_ARRAY" and is_sound)):
             return None
         factor = Fraction(10) ** (kind.scale - int(logical["scale"]))
-        if physical in ("INT32", "INT64"):
+        if is_integer:
             return lambda raw: raw * factor
         return lambda raw: int.from_bytes(raw, "big", signed=True) * factor if raw else None
     if kind in (STRING, BINARY):
-        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and is_trusted else None
+        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and is_sound else None
     if kind == BOOLEAN:
         return int if physical == "BOOLEAN" else None
     if name == "Date" and physical == "INT32":

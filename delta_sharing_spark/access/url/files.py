@@ -139,6 +139,14 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
     return by_version
 
 
+def in_range(records: Iterable[FileRecord], first: int | None, last: int | None, table: str) -> Iterator[FileRecord]:
+    """The lines of the versions ``first`` to ``last``, both included; None is no bound. A server may not know a bound that it is told."""
+    for record in records:
+        version = version_of(record, table)
+        if (first is None or version >= first) and (last is None or version <= last):
+            yield record
+
+
 def version_of(record: FileRecord, table: str) -> int:
     """The version that a line of a feed or a stream belongs to; raises ResponseError where it names none."""
     if record.version is None:

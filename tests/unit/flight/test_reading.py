@@ -217,3 +217,15 @@ def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
     else:
         with pytest.raises(ResponseError):
             secure.flight({})
+
+
+@pytest.mark.parametrize("version", ["7", True, -1, 1.5])
+def test_a_version_that_is_none_is_not_taken_for_an_unknown_one(
+    behind: SharingClient, monkeypatch: pytest.MonkeyPatch, version: object
+) -> None:
+    own = GatewayConnection.ask
+    monkeypatch.setattr(GatewayConnection, "ask", lambda *asked: {**own(*asked), "version": version})
+    table = behind.table("sh.sc.t")
+    for use in (lambda: table.scan().to_arrow(), lambda: table.metadata):
+        with pytest.raises(ResponseError, match=f"{version!r} is not a version or a count"):
+            use()

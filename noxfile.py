@@ -490,5 +490,5 @@ def _offer_pyenv() -> None:
                 break
 
 
-if any("unit" in argument for argument in sys.argv):
+if any(name in argument for argument in sys.argv for name in ("unit", "lowest")):
     _offer_pyenv()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import socket
 import zlib
 from array import array
@@ -129,9 +128,8 @@ class UrlPage:
 #: A URL is renewed so much earlier than ``due_before`` says, by a share that differs from process to process: they do not all ask at one moment.
 JITTER, JITTER_SHARE = 30.0, 0.125
 
-_SIGNED = re.compile(r"[?&]X-(Amz|Goog)-(Date|Expires)=([^&]+)", re.IGNORECASE)
-_SAS_END = re.compile(r"[?&]se=([^&]+)")
-_EPOCH_END = re.compile(r"[?&]Expires=([0-9]{9,11})(?:&|$)")
+#: What old signatures write is seconds since the epoch from here on, and in thousands of years: no URL lives for so many seconds.
+_LEAST_EPOCH = 10**8
 
 
 def url_end(url: str) -> float | None:
@@ -140,27 +138,30 @@ def url_end(url: str) -> float | None:
     >>> url_end("https://b/f?X-Amz-Date=20261121T080000Z&X-Amz-Expires=3600") == url_end("https://b/f?se=2026-11-21T09%3A00%3A00Z")
     True
     """
-    epoch = _EPOCH_END.search(url)
-    return earliest(_signed_end(url), _sas_end(url), float(epoch[1]) if epoch else None)
+    pairs = (part.partition("=") for part in url.partition("?")[2].split("&"))
+    query = {name.lower(): value for name, _, value in pairs}
+    epoch = parse_count(query.get("expires", ""))
+    return earliest(
+        *(_signed_end(query.get(f"{by}-date", ""), query.get(f"{by}-expires", "")) for by in ("x-amz", "x-goog")),
+        _sas_end(query.get("se", "")),
+        None if epoch is None or not _LEAST_EPOCH <= epoch < 1000 * _LEAST_EPOCH else float(epoch),
+    )
 
 
-def _signed_end(url: str) -> float | None:
-    parameters = {name.lower(): value for _, name, value in _SIGNED.findall(url)}
-    seconds = parse_count(parameters.get("expires", ""))
+@lru_cache(maxsize=64)  # the files of one answer mostly share it
+def _signed_end(began: str, lasts: str) -> float | None:
+    seconds = parse_count(lasts)
     if seconds is None:
         return None
     try:
-        began = datetime.strptime(parameters.get("date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        return datetime.strptime(began, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc).timestamp() + seconds
     except ValueError:
         return None
-    return began.timestamp() + seconds
 
 
-def _sas_end(url: str) -> float | None:
-    match = _SAS_END.search(url)
-    if match is None:
-        return None
-    end = parse_instant(unquote(match[1]))
+@lru_cache(maxsize=64)
+def _sas_end(text: str) -> float | None:
+    end = parse_instant(unquote(text))
     return None if end is None else end.timestamp()
 
 

@@ -99,7 +99,7 @@ class KeptAnswer:
         self._release(is_whole and not answer.will_close)
 
 
-#: Of requests, or over a connection that was kept.
+#: An answer of requests, or one over a connection that was kept.
 Answer: TypeAlias = requests.Response | KeptAnswer
 
 

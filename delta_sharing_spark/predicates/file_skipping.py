@@ -50,6 +50,7 @@ from delta_sharing_spark.predicates.three_valued import (
 )
 from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
+from delta_sharing_spark.schema.arrow_bridge import bools, int64s
 from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
@@ -273,8 +274,7 @@ class FileSkipping:
                 mask = exclusion.among(parsed)
                 if mask is not None:
                     known = pc.and_kleene(mask, mask.is_valid())
-                    outside = np.frombuffer(known.cast(pa.uint8()).buffers()[1] or b"", np.bool_, count)
-                    result[outside & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
+                    result[bools(known) & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
         places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):
             if text and not self._by_statistics(text, verdicts[keys[place]][1]):
@@ -392,15 +392,12 @@ class Exclusion:
         return lower(value, DATE) if self.is_date else value
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
-        """The same for many files' statistics in columns (null: unknown); None if they lack the column.
-
-        A scalar of ``pa.scalar``, ``fill_null`` and ``to_numpy`` would import pandas, which costs more time than the planning.
-        """
+        """The same for many files' statistics in columns (null: unknown); None if they lack the column."""
         bounds = self._column(stats, self.bound)
         if bounds is None:
             return None
-        number, kind = (np.int32, bounds.type) if self.is_date else (np.int64, pa.int64())
-        value = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([self.value], number))])[0]
+        value = int64s([self.value])
+        value = (value.cast(pa.int32()).view(bounds.type) if self.is_date else value)[0]
         outside = getattr(pc, self.function)(bounds, value)
         others = self._column(stats, _OTHER[self.bound])
         if others is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -34,15 +33,9 @@ from delta_sharing_spark.predicates.three_valued import (
 )
 from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Expression, columns
-from delta_sharing_spark.schema.types import DataType, Decimal, Field
+from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
+from delta_sharing_spark.schema.types import DataType, Decimal
 
-#: Writers whose statistics of byte arrays are right. Before these releases parquet-mr compared signed bytes, parquet-cpp
-#: looked at a part of a dictionary and compared decimals byte by byte, parquet-rs looked at lengths first and compared
-#: decimals as unsigned; parquet-go and Polars compare decimals as unsigned.
-_SOUND = re.compile(
-    r"parquet-mr (?:compatible with Photon|version 1\.[1-9][0-9])|parquet-mr-trino version|DuckDB"
-    r"|parquet-cpp-arrow version (?:1[2-9]|[2-9][0-9])\.|parquet-rs version (?:1[4-9]|[2-9][0-9])\."
-)
 _UNITS = {"milliseconds": Fraction(1000), "microseconds": Fraction(1), "nanoseconds": Fraction(1, 1000)}
 
 #: From a raw statistic to an exact number (or bytes) in the terms of the column's keys; None if it bounds nothing.
@@ -73,7 +66,7 @@ class RowGroupSkipping:
 
         Args:
             metadata: ``pyarrow.parquet.FileMetaData``.
-            leaves: The Parquet leaf column of each path (see :func:`leaf_of`); None where the file lacks it and its rows
+            leaves: The Parquet leaf column of each path (its first, of a struct); None where the file lacks it and its rows
                 read NULL. A path that is missing here may hold anything.
             constants: Top-level columns with one value in the whole file (partition values, change columns).
             statistics: Gives those of a row group and a leaf, as pyarrow's ``Statistics``; None where there are none.
@@ -81,8 +74,7 @@ class RowGroupSkipping:
         bounds = [UNBOUNDED] * len(self._slots)
         readers: list[tuple[int, int, DataType, Reading | None]] = []
         writer = metadata.created_by or ""
-        is_sound = _SOUND.match(writer) is not None
-        counts_nulls = not writer.startswith("Polars")  # it added up the count of the whole for each page
+        is_sound, is_counted = bounds_byte_arrays(writer), counts_nulls(writer)
         for path, column in self._columns.items():
             slot = self._slots[path]
             if len(path) == 1 and path[0] in constants:
@@ -99,39 +91,10 @@ class RowGroupSkipping:
             rows = metadata.row_group(index).num_rows
             of_group = list(bounds)
             for slot, leaf, kind, reading in readers:
-                of_group[slot] = _bounds_of(statistics(index, leaf), rows, counts_nulls, kind, reading)
+                of_group[slot] = _bounds_of(statistics(index, leaf), rows, is_counted, kind, reading)
             return bool(self._possible_values(of_group) & TRUE)
 
         return may_match
-
-
-def leaf_of(
-    source: pa.Schema,
-    fields: Sequence[Field],
-    find: Callable[[Field, list[pa.Field]], int | None],
-    leaf_count: Callable[[pa.DataType], int],
-) -> int | None:
-    """The Parquet leaf column of a nested field, outermost field first; None if the file lacks it.
-
-    Args:
-        source: The file's Arrow schema.
-        fields: The table's fields from the top down; the last is a scalar.
-        find: How a field is found among the file's (by name or id).
-        leaf_count: Leaves under an Arrow type.
-    """
-    siblings = [source.field(i) for i in range(len(source))]
-    first = 0
-    for depth, field in enumerate(fields):
-        place = find(field, siblings)
-        if place is None:
-            return None
-        first += sum(leaf_count(s.type) for s in siblings[:place])
-        kind = siblings[place].type
-        if depth < len(fields) - 1:
-            if not pa.types.is_struct(kind):
-                return None
-            siblings = [kind.field(i) for i in range(kind.num_fields)]
-    return first
 
 
 def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:
@@ -144,10 +107,10 @@ def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:
     return constant_bounds(key(value, kind))
 
 
-def _bounds_of(statistics: Any, rows: int, counts_nulls: bool, kind: DataType, reading: Reading | None) -> ColumnBounds:
+def _bounds_of(statistics: Any, rows: int, is_counted: bool, kind: DataType, reading: Reading | None) -> ColumnBounds:
     if statistics is None:
         return UNBOUNDED
-    nulls = statistics.null_count if statistics.has_null_count and counts_nulls else None
+    nulls = statistics.null_count if statistics.has_null_count and is_counted else None
     if reading is None or not statistics.has_min_max:
         return bounds_of_statistics(kind, rows, nulls, statistics.has_min_max)
     low, high = reading(statistics.min_raw), reading(statistics.max_raw)

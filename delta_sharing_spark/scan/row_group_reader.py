@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, redact
-from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
+from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
@@ -205,16 +205,12 @@ def row_group_filter(
     """
     if spec.prune is None:
         return None
-    from delta_sharing_spark.predicates.row_groups import leaf_of
-
     skipping = _compiled(spec.prune)
     leaves: dict[tuple[str, ...], int | None] = {}
     for path in skipping.paths:
         fields = fields_along(spec.full_schema, path)
         if fields is not None:
-            leaves[path] = leaf_of(
-                footer.schema, fields, lambda f, among: find_source(f, SourceFields(among), context), leaf_count
-            )
+            leaves[path] = leaf_of(footer.schema, fields, context)
     return skipping.bind(footer.metadata, leaves, constants, footer.statistics)
 
 

@@ -52,7 +52,7 @@ from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct, without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
-#: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
+#: The most bytes and rows of a batch that the reader hands on; its consumer holds several.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
 #: Seconds that others wait for a first answer, which tells how many to ask for at once.
 _GLIMPSE = 0.01

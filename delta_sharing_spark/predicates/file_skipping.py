@@ -353,6 +353,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 _LOW, _HIGH = "minValues", "maxValues"
 _OTHER = {_LOW: _HIGH, _HIGH: _LOW}
+_NOTHING: dict[str, Any] = {}
 #: The bounds by which no value of a file can compare so: as a test of one, and of a column of them.
 _EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool], str]]] = {
     "=": [(_LOW, gt, "greater"), (_HIGH, lt, "less")],
@@ -380,12 +381,12 @@ class Exclusion:
     def excludes_file(self, stats: Mapping[str, Any]) -> bool:
         """Whether a file's statistics, as parsed JSON, show that no row passes."""
         bounds = stats.get(self.bound)
-        told: Any = bounds.get(self.column) if type(bounds) is dict else None
+        told: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
         value = lower(told, DATE) if self.is_date else told
         if type(value) is not int or not self.excludes(value, self.value):
             return False
         bounds = stats.get(_OTHER[self.bound])
-        other = bounds.get(self.column) if type(bounds) is dict else None
+        other: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
         # As texts, dates are in their order.
         return type(other) is not type(told) or (told <= other if self.bound == _LOW else other <= told)
 

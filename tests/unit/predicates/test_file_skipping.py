@@ -208,13 +208,14 @@ def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
 
 
 def test_what_could_not_help_is_told() -> None:
-    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL"
+    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL AND array IS NULL AND array IS NOT NULL"
     unhelpful = FileSkipping(parse_where(text, TABLE), TABLE, PARTITIONS).non_pruning_conjuncts()
     assert [str(e) for e in unhelpful] == [
         "`f` > 1.0D",
         "`s` LIKE '%x'",
         "`p` = 1 OR `b` = TRUE",
         "NOT (`bin` = X'00')",
+        "`array` IS NOT NULL",
     ]
 
 

@@ -359,7 +359,12 @@ def notebooks(session: nox.Session) -> None:
 # --- environment ------------------------------------------------------------------------------------------------------
 
 #: Text is UTF-8 whatever the machine says: file names, the JVM's arguments, the output.
-UTF8 = {"PYTHONUTF8": "1", "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"}
+UTF8: dict[str, str | None] = {
+    "PYTHONUTF8": "1",
+    "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8",
+    # Images of containers set it; each of the hundreds of processes would compile all that it imports.
+    "PYTHONDONTWRITEBYTECODE": None,
+}
 
 
 def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) -> None:
@@ -370,7 +375,7 @@ def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) ->
     session.install(*own, *packages, *nox.project.dependency_groups(PROJECT, *groups))
 
 
-def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
+def pytest(session: nox.Session, *args: str, env: dict[str, str | None]) -> None:
     session.run("python", "-m", "pytest", *args, env=env)
 
 
@@ -490,5 +495,5 @@ def _offer_pyenv() -> None:
                 break
 
 
-if any("unit" in argument for argument in sys.argv):
+if any(name in argument for argument in sys.argv for name in ("unit", "lowest")):
     _offer_pyenv()

@@ -143,8 +143,8 @@ class Scan(Load, RowSource):
             return planned.exact_rows
         shape = self.resolved().shape
         cheapest = cheapest_column(shape.schema, shape.partition_columns)
-        narrow = {**self.options, "columns": quoted_column(cheapest)} if cheapest is not None else self.options
-        return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
+        narrow = self if cheapest is None else self._with("columns", quoted_column(cheapest))
+        return sum(batch.num_rows for batch in narrow._batches(None))
 
     def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
         yield from _read(self.plan(), workers)

@@ -17,7 +17,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
-from delta_sharing_spark.options.values import option_text, quoted_column
+from delta_sharing_spark.options.values import both_conditions, option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -107,10 +107,12 @@ class Recipient:
     def __init__(
         self, profile: str | Path | Mapping[str, Any] | Profile | None = None, engine: str = "auto", **options: Any
     ) -> None:
-        self._source = profile
         self.engine = checked_engine(engine)
         self.options = {name: option_text(value) for name, value in options.items()}
         parsed = parse_options({"path": "a.b.c", **self.options})
+        if profile is None and parsed.gateway is not None:
+            profile = Profile(parsed.gateway)  # which holds the recipient's own
+        self._source = profile
         self.profile = _profile(profile, identity_of(parsed))
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:
@@ -308,9 +310,7 @@ class Load:
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
         if self.limited:
             raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
-        before = self._option("where")
-        # Each on lines of its own: either may end in a comment.
-        return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
+        return self._with("where", both_conditions(self._option("where"), condition))
 
     def where(self, condition: str) -> Self:
         """As ``filter``."""

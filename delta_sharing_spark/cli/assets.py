@@ -91,16 +91,14 @@ def listed(client: SharingClient, address: AssetAddress, kind: str | None, recur
 
 
 def assets_in(client: SharingClient, schema: str) -> dict[str, list[Any]]:
-    """The assets of a schema by kind; none of a server that shares tables only."""
+    """The assets of a schema, by the kinds that the server shares."""
     if not isinstance(client.rest, SharingRest):  # a gateway gives tables alone
         return {}
     found: dict[str, list[Any]] = {}
     share, name = parse_schema_name(schema)
-    try:
-        for kind, listing in (("volume", client.volumes), ("model", client.models), ("skill", client.skills)):
+    for kind, listing in (("volume", client.volumes), ("model", client.models), ("skill", client.skills)):
+        with suppress(NotFoundError, RequestRefusedError):
             found[kind] = list(listing(share, name))
-    except (NotFoundError, RequestRefusedError):
-        return found
     return {kind: assets for kind, assets in found.items() if assets}
 
 

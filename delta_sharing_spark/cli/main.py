@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused by the server or the table, 2 wrong usage (an opti
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -50,16 +52,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
-    except BrokenPipeError:
-        # The reader has seen enough, as `head` does. What is still buffered must not raise once more at exit.
+    except OSError as error:
+        has_left = isinstance(error, BrokenPipeError)  # the reader has seen enough, as `head` does
+        if not has_left and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # What is still buffered must not raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return DONE if has_left else _told(ConfigError(f"the output has no room: {error.strerror}; write it elsewhere"))
     except KeyboardInterrupt:
         return 130
     except DeltaSharingError as error:
-        sys.stderr.write(f"{styled('delta-sharing-spark:', 'error', sys.stderr)} {error}\n")
-        return exit_code(error)
+        return _told(error)
     return code
+
+
+def _told(error: DeltaSharingError) -> int:
+    sys.stderr.write(f"{styled('delta-sharing-spark:', 'error', sys.stderr)} {error}\n")
+    return exit_code(error)
 
 
 def exit_code(error: DeltaSharingError) -> int:
@@ -164,21 +173,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError("must be a positive number")
-    return number
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
 
 
 def _ls(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import listed, parse_asset_address
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.display import Listing
 
     where = arguments.where if arguments.inside is None else f"{arguments.where}#{arguments.inside}"
     address = parse_asset_address(where)
     profile, path = _profile_and_path(where) if address is None else (address.profile, "")
-    client = SharingClient(profile or None, **_options(arguments))
+    client = _client(arguments, profile)
     if address is not None:
         groups = {"": listed(client, address, arguments.kind, arguments.recursive)}
     else:
@@ -202,10 +209,9 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 def _cat(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import cat, needed_asset_address
-    from delta_sharing_spark.client import SharingClient
 
     address = needed_asset_address(arguments.address)
-    cat(SharingClient(address.profile or None, **_options(arguments)), address, arguments.kind)
+    cat(_client(arguments, address.profile), address, arguments.kind)
     return DONE
 
 
@@ -280,12 +286,11 @@ def _count(arguments: argparse.Namespace) -> int:
 def _download(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import download as download_files
     from delta_sharing_spark.cli.assets import parse_asset_address
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.frames.export import format_of, whole_file, write_batches
 
     files = parse_asset_address(arguments.address)
     if files is not None:
-        told = download_files(SharingClient(files.profile or None, **_options(arguments)), files, arguments)
+        told = download_files(_client(arguments, files.profile), files, arguments)
         if arguments.json:
             _print_json(told)
         else:
@@ -307,20 +312,23 @@ def _download(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _client(arguments: argparse.Namespace, profile: str | None) -> SharingClient:
+    """The client of a profile, else of the environment's, with the options of a command."""
+    from delta_sharing_spark.client import SharingClient
+
+    return SharingClient(profile or None, **_options(arguments))
+
+
 def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.sharing.address import parse_address
     from delta_sharing_spark.table import Scan
 
     address = parse_address(arguments.address)
-    options = _options(arguments)
-    if arguments.columns is not None:
-        options["columns"] = arguments.columns
-    if arguments.where is not None:
-        options["where"] = arguments.where
-    client = SharingClient(address.profile)
-    return Scan(client.table(str(address.table)), {**options, **more})
+    for name in ("columns", "where"):
+        if getattr(arguments, name) is not None:
+            more[name] = getattr(arguments, name)
+    return Scan(_client(arguments, address.profile).table(str(address.table)), more)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -376,7 +384,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"no server can listen at port {arguments.port} ({refused}); name another one with --port, or leave it out"
         ) from None
-    with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, server:
+    out = sys.stdout
+    with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, closing(server):
         try:
             profile = server.write_profile(arguments.profile or Path(directory) / "demo.share")
         except OSError as refused:
@@ -384,10 +393,13 @@ def _serve(arguments: argparse.Namespace) -> int:
                 f"the profile {arguments.profile} cannot be written: {refused.strerror}; name another file with --profile"
             ) from None
         if not tables:
-            names = [str(sample) for sample in share_sample(server, directory, trips=arguments.rows or TRIPS)]
+            trips = arguments.rows or TRIPS
+            out.write(f"Writing a sample share ({trips:,} trips) ...\n")
+            out.flush()
+            names = [str(sample) for sample in share_sample(server, directory, trips=trips)]
         for name, path in tables.items():
             server.add_table(name, path, access_modes=("url", "dir"))
-        out = sys.stdout
+        server.start()  # who asked before waits until now, and is not told that there are no tables
         out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
         for name in names:
             out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')

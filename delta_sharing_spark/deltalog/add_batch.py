@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, rows_in_stats
+from delta_sharing_spark.schema import arrow_bridge as columns
 
 _IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'

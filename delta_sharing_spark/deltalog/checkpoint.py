@@ -26,7 +26,6 @@ from delta_sharing_spark.deltalog.actions import (
     split_lines,
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
-from delta_sharing_spark.deltalog.arrow_bridge import mask, release_unused
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
@@ -36,6 +35,7 @@ from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
+from delta_sharing_spark.schema.arrow_bridge import mask, release_unused
 from delta_sharing_spark.storage.ranges import MemorySource, Range
 
 _BATCH_ROWS = 1 << 13

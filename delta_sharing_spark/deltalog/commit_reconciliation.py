@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog.actions import parse_file_actions
 from delta_sharing_spark.deltalog.add_batch import AddBatch, decode_paths, from_struct, normalize_vectors
 from delta_sharing_spark.deltalog.paths import is_absolute, qualify
 from delta_sharing_spark.errors import LogError
+from delta_sharing_spark.schema import arrow_bridge as columns
 
 #: Between path and vector id in a key; no path holds it.
 _SEPARATOR = "\0"

@@ -129,7 +129,7 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     try:
         out = part.open("wb")
     except OSError as refused:
-        raise ConfigError(f"{part} cannot be written: {refused.strerror}; name another file with --output") from None
+        raise ConfigError(f"{path} cannot be written: {refused.strerror}; name another file with --output") from None
     try:
         with out:
             yield out

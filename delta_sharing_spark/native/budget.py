@@ -98,12 +98,12 @@ class Budget:
         #: Bytes of chunks that were not all read, and when one of them last was.
         self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], tuple[int, float]] = OrderedDict()
         self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
-        #: Of what is shown, the files of which a reader was sent what it wanted, and their bytes in memory.
+        #: The shown files whose reader was sent what it wanted, and their bytes in memory.
         self._spent: dict[tuple[FootersHolder, int], int] = {}
         self._memory = self._memory_spent = self._disk = self._fetched = self._kept_bytes = 0
 
     def fetchers_ahead(self, pace: Pace) -> ThreadPoolExecutor:
-        """The threads that fetch small files ahead: of a storage that is far others than for those that are waited for."""
+        """The threads that fetch small files ahead. A far storage has threads of its own, so that no file that a reader waits for queues behind them."""
         return self._far_fetchers if pace.is_far else self.fetchers
 
     @property
@@ -112,7 +112,7 @@ class Budget:
         return self._fetched >= self._bounds.ahead or self._held >= self._bounds.held // 2
 
     def admit(self, holder: object, size: int, *, at_all: bool = False) -> bool:
-        """Count so many bytes as held as long as ``holder`` lives, if there is room for them, or ``at_all`` events.
+        """Count bytes as held for as long as ``holder`` lives, if there is room for them; with ``at_all`` even if there is none.
 
         Where nothing is held there is room for any number.
         """
@@ -135,7 +135,7 @@ class Budget:
         )
 
     def wait_for_room(self, size: int, until: float) -> bool:
-        """Wait until so many bytes may be held, or a moment has come; what nobody has come for meanwhile is released."""
+        """Wait until so many bytes may be held, at most until a moment; chunks whose readers stay away are released meanwhile."""
         with self._lock:
             gone = list(self._kept)
         while (left := until - time.monotonic()) > 0:
@@ -182,7 +182,7 @@ class Budget:
         self._disk -= disk
 
     def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
-        """Add a file's footer, and release those beyond the bounds that readers were sent, then the longest unused."""
+        """Add a file's footer. Beyond the bounds, files that readers were sent are released first, then the longest unused."""
         disk = shown.source.size if shown.reason is not None else 0
         gone = []
         with self._lock:
@@ -198,7 +198,7 @@ class Budget:
             other.forget(file)
 
     def add(self, holder: ChunksHolder, key: tuple[int, int], size: int) -> None:
-        """Add chunks that are being fetched; beyond the bound the oldest are released that nobody comes for."""
+        """Add chunks that are being fetched; beyond the bound, the oldest whose readers stay away are released."""
         with self._lock:
             kept = self._kept.pop((holder, key), 0)
             self._kept_bytes -= kept

@@ -122,7 +122,7 @@ class Gateway:
         return f"{self.address_of(plan.token)}/{UNTOLD}"
 
     def open(self, index: TableIndex, has_ended: HasEnded) -> TableIndex:
-        """Serve the listings of a load until its session has ended; returns the one that is served if an equal one is."""
+        """Serve the listings of a load until its session has ended; returns an equal load's if they are served already."""
         with self._lock:
             if self.is_closed:
                 raise RuntimeError("the gateway is closed")

@@ -60,7 +60,7 @@ class PlannedFile:
         access: What reads it.
         partition: Its partition's number.
         digest: What tells it from others.
-        limit: So many of its rows, the first that are not deleted, are the load's; None for all.
+        limit: How many of its rows belong to the load, the first that are not deleted; None for all.
     """
 
     task: FileTask
@@ -147,7 +147,7 @@ class LoadColumns:
 
     @cached_property
     def all_columns(self) -> ScanColumns:
-        """What a scan reads of which nobody told it."""
+        """What a scan reads whose columns are not known: all of them."""
         return ScanColumns(frozenset(name.encode() for name in self.columns.names))
 
 

@@ -289,9 +289,10 @@ _PROXY_VARIABLES = tuple(
 )
 
 
-def _way(url: str, verify: object) -> tuple[object, ...]:
-    """What decides which connections a request may use."""
-    return (*origin(urlsplit(url)), str(verify), *map(os.environ.get, _PROXY_VARIABLES))
+def _way(to: tuple[str, str, int], verify: object) -> tuple[object, ...]:
+    """What decides which connections a request to an origin may use."""
+    # Mostly none is set, as ``in`` tells sooner than ``get``.
+    return (*to, str(verify), *((name, os.environ.get(name)) for name in _PROXY_VARIABLES if name in os.environ))
 
 
 class BreakableAdapter(requests.adapters.HTTPAdapter):
@@ -306,12 +307,12 @@ class BreakableAdapter(requests.adapters.HTTPAdapter):
         pool = super().get_connection_with_tls_context(request, verify, proxies=proxies, cert=cert)
         if len(self._pools) >= _MOST_POOLS:
             self._pools.clear()
-        self._pools[_way(request.url, verify)] = pool
+        self._pools[_way(origin(urlsplit(request.url)), verify)] = pool
         return pool
 
-    def pool_for(self, url: str, verify: object) -> urllib3.HTTPConnectionPool | None:
-        """The pool of an earlier request to the same origin in the same way; None over a proxy that reads what is sent."""
-        pool = self._pools.get(_way(url, verify))
+    def pool_for(self, to: tuple[str, str, int], verify: object) -> urllib3.HTTPConnectionPool | None:
+        """The pool of an earlier request to an origin in the same way; None over a proxy that reads what is sent."""
+        pool = self._pools.get(_way(to, verify))
         return None if pool is None or (pool.proxy is not None and pool.scheme == "http") else pool
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:

@@ -10,19 +10,20 @@ import http.client
 import queue
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
-from urllib.parse import urlsplit
+from typing import NamedTuple, TypeAlias
 
 import requests
 import urllib3
 
 from delta_sharing_spark.network.connections import BreakableAdapter, BreakableConnection
-from delta_sharing_spark.network.hosts import origin
 
+_PLAIN = r"[A-Za-z0-9\-._~!$&'()*+,;=:@/]*"
+_IN_QUERY = _PLAIN.replace("/]", "/?]")
+_ESCAPED = "%(?!2D|2E|3[0-9]|4[1-9A-F]|5[0-9A]|5F|6[1-9A-F]|7[0-9A]|7E)[0-9A-F]{2}"
 #: URLs that requests sends as they are: nothing to encode, decode, fold or leave out.
 _AS_IT_IS = re.compile(
-    r"https?://[a-z0-9.:\[\]-]+/"
-    r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%(?!2D|2E|3[0-9]|4[1-9A-F]|5[0-9A]|5F|6[1-9A-F]|7[0-9A]|7E)[0-9A-F]{2})*"
+    rf"(https?)://([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?"
+    rf"(/{_PLAIN}(?:{_ESCAPED}{_PLAIN})*(?:\?(?=.){_IN_QUERY}(?:{_ESCAPED}{_IN_QUERY})*)?)"
 )
 
 
@@ -98,7 +99,7 @@ class KeptAnswer:
         self._release(is_whole and not answer.will_close)
 
 
-#: Of requests, or over a connection that was kept.
+#: An answer of requests, or one over a connection that was kept.
 Answer: TypeAlias = requests.Response | KeptAnswer
 
 
@@ -126,13 +127,14 @@ def _over_kept(
     session: requests.Session, method: str, url: str, headers: Mapping[str, str], seconds: float
 ) -> Answer | None:
     """The answer over a connection that is open; None where there is none, or only requests knows how to ask."""
-    if not url.isascii() or _AS_IT_IS.fullmatch(url) is None or "/." in url:
-        return None
+    address = _address_of(url)
     adapter = session.get_adapter(url)
-    pool = adapter.pool_for(url, session.verify) if isinstance(adapter, BreakableAdapter) else None
+    if address is None or not isinstance(adapter, BreakableAdapter):
+        return None
+    pool = adapter.pool_for(address.origin, session.verify)
     if pool is None:
         return None
-    head = _head(method, url, {**session.headers, **headers})
+    head = _head(method, address, {**session.headers, **headers})
     connection = _take(pool) if head is not None else None
     if head is None or connection is None:
         return None
@@ -188,20 +190,36 @@ def _take(pool: urllib3.HTTPConnectionPool) -> BreakableConnection | None:
     return None
 
 
-def _head(method: str, url: str, headers: Mapping[str, str | bytes]) -> bytes | None:
-    parts = urlsplit(url)
-    scheme, host, port = origin(parts)
-    if "host" not in headers:
-        name = f"[{host}]" if ":" in host else host
-        headers = {"Host": name if port == {"https": 443, "http": 80}[scheme] else f"{name}:{port}", **headers}
-    lines = [f"{method} {parts.path}{'?' if parts.query else ''}{parts.query} HTTP/1.1"]
+class _Address(NamedTuple):
+    """A URL that is sent as it is: its origin, how the header ``Host`` names it, and what is asked of it."""
+
+    origin: tuple[str, str, int]
+    host: str
+    target: str
+
+
+def _address_of(url: str) -> _Address | None:
+    """The parts of a URL; None where requests would send another one."""
+    parts = _AS_IT_IS.fullmatch(url)
+    if parts is None or "/." in url:
+        return None
+    scheme, name, given, target = parts.groups()
+    usual = 443 if scheme == "https" else 80
+    port = int(given or usual)
+    return _Address((scheme, name.strip("[]"), port), name if port == usual else f"{name}:{port}", target)
+
+
+def _head(method: str, address: _Address, headers: Mapping[str, str | bytes]) -> bytes | None:
+    """The head of a request; None where requests refuses or encodes a header."""
+    if "host" not in headers:  # else it is signed
+        headers = {"Host": address.host, **headers}
+    lines = [f"{method} {address.target} HTTP/1.1"]
     lines += [
         f"{key}: {value if isinstance(value, str) else value.decode('latin-1')}" for key, value in headers.items()
     ]
     text = "\r\n".join((*lines, "", ""))
-    if text.count("\n") != len(lines) + 1 or text.count("\r") != len(lines) + 1 or not text.isascii():
-        return None  # a header that requests refuses, or encodes
-    return text.encode("ascii")
+    is_plain = text.count("\n") == len(lines) + 1 == text.count("\r") and text.isascii()
+    return text.encode("ascii") if is_plain else None
 
 
 def _urllib3s(error: Exception) -> urllib3.exceptions.HTTPError:

@@ -43,12 +43,14 @@ from delta_sharing_spark.predicates.three_valued import (
     TRUE,
     UNBOUNDED,
     ColumnBounds,
+    bounds_of_statistics,
     compile_possible_values,
     constant_bounds,
     may_exclude,
 )
-from delta_sharing_spark.predicates.times import DAY
+from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
+from delta_sharing_spark.schema.arrow_bridge import bools, int64s
 from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
@@ -59,6 +61,7 @@ _TIE_BREAKERS = "\ufffd\uffff\U0010ffff\x7f"
 #: Shorter maxima than this are taken as they are; Delta keeps 32 characters.
 _TRUNCATED = 31
 _ZONED = re.compile(r"[T ].*(?:Z|[+-][0-9:]{2,8})$")
+_SECONDS = re.compile(r"[+-][0-9]{2}:[0-9]{2}:[0-9]{2}$")
 #: Numbers that JSON has no form for, as statistics name them.
 _NAMED = ("NaN", "Infinity", "-Infinity")
 
@@ -95,8 +98,7 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if kind == DATE:
             return date.fromisoformat(value).toordinal() - _EPOCH_DAYS if isinstance(value, str) else None
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
-            cut = 1000 if is_upper else 0  # writers drop microseconds
-            return _timestamp(value, kind == TIMESTAMP_NTZ) + cut if isinstance(value, str) else None
+            return _timestamp(value, kind == TIMESTAMP_NTZ, is_upper) if isinstance(value, str) else None
         if kind in FLOATS:
             return _floating(value, 32 if kind == FLOAT else 64, is_upper)
         if isinstance(kind, Decimal):
@@ -125,16 +127,20 @@ def _integer(value: Any) -> int | None:
     return None
 
 
-def _timestamp(value: str, is_ntz: bool) -> int:
+def _timestamp(value: str, is_ntz: bool, is_upper: bool) -> int:
     if len(value) in (23, 24) and value[10] == "T" and (value[-1] == "Z") == (len(value) == 24):
         if len(value) == 23 and not is_ntz:
             raise ValueError("a timestamp without its zone")
         wall = datetime.fromisoformat(value[:23])
         days = wall.toordinal() - _EPOCH_DAYS
-        return days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
-    if not is_ntz and not _ZONED.search(value):
+        micros = days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
+    elif is_ntz or _ZONED.search(value):
+        micros = timestamp_micros(value, None if is_ntz else "UTC")
+    else:
         raise ValueError("a timestamp without its zone")
-    return timestamp_micros(value, None if is_ntz else "UTC")
+    # Writers drop microseconds. Delta up to 3.3 drops the seconds of an offset, which zones had until 1972.
+    slack = MINUTE if not is_ntz and micros < WHOLE_MINUTES and not _SECONDS.search(value) else 0
+    return micros + 1000 + slack if is_upper else micros - slack
 
 
 def _floating(value: Any, bits: int, is_upper: bool) -> int | None:
@@ -268,8 +274,7 @@ class FileSkipping:
                 mask = exclusion.among(parsed)
                 if mask is not None:
                     known = pc.and_kleene(mask, mask.is_valid())
-                    outside = np.frombuffer(known.cast(pa.uint8()).buffers()[1] or b"", np.bool_, count)
-                    result[outside & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
+                    result[bools(known) & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
         places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):
             if text and not self._by_statistics(text, verdicts[keys[place]][1]):
@@ -310,16 +315,10 @@ class FileSkipping:
         nulls, low, high = stats.get("nullCount"), stats.get("minValues"), stats.get("maxValues")
         bounds = list(known)
         for slot, path, kind, readable in self._data:
-            count = _value_along(nulls, path)
-            counted = type(count) is int
-            has_values = not (counted and type(rows) is int and rows > 0 and count == rows)
-            has_nulls = not counted or count != 0
-            if readable and has_values:
-                bounds[slot] = ColumnBounds(
-                    has_nulls, True, lower(_value_along(low, path), kind), *upper(_value_along(high, path), kind)
-                )
-            else:
-                bounds[slot] = ColumnBounds(has_nulls, has_values)
+            least, greatest = _value_along(low, path), _value_along(high, path)
+            keys = (lower(least, kind), *upper(greatest, kind)) if readable else ()
+            is_bounded = least is not None or greatest is not None
+            bounds[slot] = bounds_of_statistics(kind, rows, _value_along(nulls, path), is_bounded, *keys)
         return bool(self._possible_values(bounds) & TRUE)
 
     def _open_above(self, part: Expression) -> bool:
@@ -353,6 +352,8 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 _LOW, _HIGH = "minValues", "maxValues"
+_OTHER = {_LOW: _HIGH, _HIGH: _LOW}
+_NOTHING: dict[str, Any] = {}
 #: The bounds by which no value of a file can compare so: as a test of one, and of a column of them.
 _EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool], str]]] = {
     "=": [(_LOW, gt, "greater"), (_HIGH, lt, "less")],
@@ -365,7 +366,10 @@ _EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A bound of one column by which a file holds no row that passes; ``value`` is an integer, or days since 1970."""
+    """A bound of one column by which a file holds no row that passes; ``value`` is an integer, or days since 1970.
+
+    Bounds of which the lower is above the upper show nothing.
+    """
 
     bound: str
     column: str
@@ -377,23 +381,34 @@ class Exclusion:
     def excludes_file(self, stats: Mapping[str, Any]) -> bool:
         """Whether a file's statistics, as parsed JSON, show that no row passes."""
         bounds = stats.get(self.bound)
-        value = bounds.get(self.column) if type(bounds) is dict else None
-        if self.is_date:
-            value = lower(value, DATE)
-        return type(value) is int and self.excludes(value, self.value)
+        told: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
+        value = lower(told, DATE) if self.is_date else told
+        if type(value) is not int or not self.excludes(value, self.value):
+            return False
+        bounds = stats.get(_OTHER[self.bound])
+        other: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
+        # As texts, dates are in their order.
+        return type(other) is not type(told) or (told <= other if self.bound == _LOW else other <= told)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
-        """The same for many files' statistics in columns (null: unknown); None if they lack the column.
+        """The same for many files' statistics in columns (null: unknown); None if they lack the column."""
+        bounds = self._column(stats, self.bound)
+        if bounds is None:
+            return None
+        value = int64s([self.value])
+        value = (value.cast(pa.int32()).view(bounds.type) if self.is_date else value)[0]
+        outside = getattr(pc, self.function)(bounds, value)
+        others = self._column(stats, _OTHER[self.bound])
+        if others is None:
+            return outside
+        is_in_order = (pc.less_equal if self.bound == _LOW else pc.greater_equal)(bounds, others)
+        return pc.and_kleene(outside, pc.or_kleene(is_in_order, is_in_order.is_null()))
 
-        A scalar of ``pa.scalar``, ``fill_null`` and ``to_numpy`` would import pandas, which costs more time than the planning.
-        """
+    def _column(self, stats: pa.StructArray, bound: str) -> pa.Array | None:
         kind: Any = stats.type
-        for name in (self.bound, self.column):
+        for name in (bound, self.column):
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
                 return None
             kind = kind.field(name).type
-        if not (pa.types.is_date32(kind) if self.is_date else pa.types.is_integer(kind)):
-            return None
-        number, type_ = (np.int32, kind) if self.is_date else (np.int64, pa.int64())
-        value = pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(np.array([self.value], number))])[0]
-        return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)
+        is_read = pa.types.is_date32(kind) if self.is_date else pa.types.is_integer(kind)
+        return pc.struct_field(stats, [bound, self.column]) if is_read else None

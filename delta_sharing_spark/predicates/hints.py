@@ -39,7 +39,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     key,
 )
 from delta_sharing_spark.predicates.sql import resolve
-from delta_sharing_spark.predicates.times import Zone
+from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES, Zone
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
@@ -235,8 +235,8 @@ def _timestamp(op: str, column: tree.Column, literal: tree.Literal) -> Node | No
         op, millis = "<=", -(-value // 1000)
     elif op == ">":
         op = ">="
-    days = millis // 86_400_000
-    if not tree.MIN_DAYS <= days <= tree.MAX_DAYS:
+    # Statistics may lack the seconds of offsets from before.
+    if not WHOLE_MINUTES + MINUTE <= value <= (tree.MAX_DAYS + 1) * DAY - 1000:
         return None
     text = tree.timestamp_text(millis // 1000 * 1_000_000, "T")
     return _node(op, column, f"{text}.{millis % 1000:03d}Z")

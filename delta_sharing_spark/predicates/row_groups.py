@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +16,6 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOATS,
-    SCALARS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -29,15 +27,15 @@ from delta_sharing_spark.predicates.three_valued import (
     TRUE,
     UNBOUNDED,
     ColumnBounds,
+    bounds_of_statistics,
     compile_possible_values,
     constant_bounds,
 )
 from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Expression, columns
-from delta_sharing_spark.schema.types import DataType, Decimal, Field
+from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
+from delta_sharing_spark.schema.types import DataType, Decimal
 
-#: parquet-mr compared byte arrays as signed bytes before 1.10.
-_OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-9](?:\.|\b)")
 _UNITS = {"milliseconds": Fraction(1000), "microseconds": Fraction(1), "nanoseconds": Fraction(1, 1000)}
 
 #: From a raw statistic to an exact number (or bytes) in the terms of the column's keys; None if it bounds nothing.
@@ -68,14 +66,15 @@ class RowGroupSkipping:
 
         Args:
             metadata: ``pyarrow.parquet.FileMetaData``.
-            leaves: The Parquet leaf column of each path (see :func:`leaf_of`); None where the file lacks it and its rows
+            leaves: The Parquet leaf column of each path (its first, of a struct); None where the file lacks it and its rows
                 read NULL. A path that is missing here may hold anything.
             constants: Top-level columns with one value in the whole file (partition values, change columns).
             statistics: Gives those of a row group and a leaf, as pyarrow's ``Statistics``; None where there are none.
         """
         bounds = [UNBOUNDED] * len(self._slots)
         readers: list[tuple[int, int, DataType, Reading | None]] = []
-        is_trusted = not _OLD_WRITER.match(metadata.created_by or "")
+        writer = metadata.created_by or ""
+        is_sound, is_counted = bounds_byte_arrays(writer), counts_nulls(writer)
         for path, column in self._columns.items():
             slot = self._slots[path]
             if len(path) == 1 and path[0] in constants:
@@ -85,46 +84,17 @@ class RowGroupSkipping:
                 if leaf is None:
                     bounds[slot] = ALL_NULL
                 elif metadata.schema.column(leaf).max_repetition_level == 0:
-                    reading = _reading(metadata.schema.column(leaf), column.type, is_trusted)
+                    reading = _reading(metadata.schema.column(leaf), column.type, is_sound)
                     readers.append((slot, leaf, column.type, reading))
 
         def may_match(index: int) -> bool:
             rows = metadata.row_group(index).num_rows
             of_group = list(bounds)
             for slot, leaf, kind, reading in readers:
-                of_group[slot] = _bounds_of(statistics(index, leaf), rows, kind, reading)
+                of_group[slot] = _bounds_of(statistics(index, leaf), rows, is_counted, kind, reading)
             return bool(self._possible_values(of_group) & TRUE)
 
         return may_match
-
-
-def leaf_of(
-    source: pa.Schema,
-    fields: Sequence[Field],
-    find: Callable[[Field, list[pa.Field]], int | None],
-    leaf_count: Callable[[pa.DataType], int],
-) -> int | None:
-    """The Parquet leaf column of a nested field, outermost field first; None if the file lacks it.
-
-    Args:
-        source: The file's Arrow schema.
-        fields: The table's fields from the top down; the last is a scalar.
-        find: How a field is found among the file's (by name or id).
-        leaf_count: Leaves under an Arrow type.
-    """
-    siblings = [source.field(i) for i in range(len(source))]
-    first = 0
-    for depth, field in enumerate(fields):
-        place = find(field, siblings)
-        if place is None:
-            return None
-        first += sum(leaf_count(s.type) for s in siblings[:place])
-        kind = siblings[place].type
-        if depth < len(fields) - 1:
-            if not pa.types.is_struct(kind):
-                return None
-            siblings = [kind.field(i) for i in range(kind.num_fields)]
-    return first
 
 
 def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:
@@ -137,27 +107,22 @@ def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:
     return constant_bounds(key(value, kind))
 
 
-def _bounds_of(statistics: Any, rows: int, kind: DataType, reading: Reading | None) -> ColumnBounds:
+def _bounds_of(statistics: Any, rows: int, is_counted: bool, kind: DataType, reading: Reading | None) -> ColumnBounds:
     if statistics is None:
         return UNBOUNDED
-    counted = statistics.has_null_count
-    nulls = not counted or statistics.null_count != 0
-    # A struct may be there whose first field, which is what is counted, is NULL.
-    is_leaf = kind in SCALARS or isinstance(kind, Decimal)
-    values = not (is_leaf and counted and rows > 0 and statistics.null_count == rows)
-    if reading is None or not values or not statistics.has_min_max:
-        return ColumnBounds(nulls, values)
+    nulls = statistics.null_count if statistics.has_null_count and is_counted else None
+    if reading is None or not statistics.has_min_max:
+        return bounds_of_statistics(kind, rows, nulls, statistics.has_min_max)
     low, high = reading(statistics.min_raw), reading(statistics.max_raw)
     if isinstance(low, Fraction):
         low = low.numerator // low.denominator
     if isinstance(high, Fraction):
         high = -(-high.numerator // high.denominator)
-    if kind in FLOATS:  # NaN is not in the statistics, and is above all that is
-        return ColumnBounds(nulls, True, low, domain(kind)[1], high)
-    return ColumnBounds(nulls, True, low, high, high)
+    greatest = domain(kind)[1] if kind in FLOATS else high  # NaN is not in the statistics, and is above all that is
+    return bounds_of_statistics(kind, rows, nulls, True, low, greatest, high)
 
 
-def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
+def _reading(column: Any, kind: DataType, is_sound: bool) -> Reading | None:
     """Converts raw statistics of a file's column to bounds of a table's column of ``kind``; None if they give none."""
     physical = column.physical_type
     logical = json.loads(column.logical_type.to_json()) if column.logical_type is not None else {}
@@ -172,14 +137,16 @@ def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
     if isinstance(kind, Decimal):
         if plain_integer:
             return lambda raw: raw * 10**kind.scale
-        if name != "Decimal" or (physical not in ("INT32", "INT64") and not is_trusted):
+        is_integer = physical in ("INT32", "INT64")
+        # Of byte arrays of any length, no release of parquet-rs compares all decimals as numbers.
+        if name != "Decimal" or not (is_integer or (physical == "FIXED_LEN_BYTE_ARRAY" and is_sound)):
             return None
         factor = Fraction(10) ** (kind.scale - int(logical["scale"]))
-        if physical in ("INT32", "INT64"):
+        if is_integer:
             return lambda raw: raw * factor
         return lambda raw: int.from_bytes(raw, "big", signed=True) * factor if raw else None
     if kind in (STRING, BINARY):
-        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and is_trusted else None
+        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and is_sound else None
     if kind == BOOLEAN:
         return int if physical == "BOOLEAN" else None
     if name == "Date" and physical == "INT32":

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import ANY, like_matcher, like_parts, like_prefix
-from delta_sharing_spark.predicates.scalar_types import key
-from delta_sharing_spark.schema.types import Decimal, Primitive
+from delta_sharing_spark.predicates.scalar_types import SCALARS, key
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 #: The truth values that a condition may take over some rows, as bits of a set. AND is the least of two, OR the greatest.
 FALSE, UNKNOWN, TRUE = 1, 2, 4
@@ -48,6 +48,29 @@ PossibleValues = Callable[[Sequence[ColumnBounds]], int]
 def constant_bounds(key: Any) -> ColumnBounds:
     """The bounds of a column with one known value in every row."""
     return ColumnBounds(False, True, key, key, key)
+
+
+def bounds_of_statistics(
+    kind: DataType, rows: Any, nulls: Any, is_bounded: bool, low: Any = None, high: Any = None, high_number: Any = None
+) -> ColumnBounds:
+    """The bounds of a column that statistics tell of; where they contradict themselves, they tell nothing.
+
+    Args:
+        kind: The column's type. Of arrays, maps and structs some writers count what is NULL within.
+        rows, nulls: The numbers of rows and of NULLs; something else than an integer where they are not told.
+        is_bounded: Whether the statistics name a bound, be it one that is not read here: so there is a value.
+        low, high, high_number: The keys that are read.
+    """
+    has_nulls = type(nulls) is not int or nulls != 0
+    if _is_scalar(kind) and not is_bounded and type(rows) is type(nulls) is int and 0 < rows == nulls:
+        return ALL_NULL
+    if low is not None and high_number is not None and low > high_number:
+        return ColumnBounds(has_nulls)
+    return ColumnBounds(has_nulls, True, low, high, high_number)
+
+
+def _is_scalar(kind: DataType) -> bool:
+    return kind in SCALARS or isinstance(kind, Decimal)
 
 
 #: The values of each set.
@@ -199,7 +222,9 @@ def may_exclude(
         case tree.IsTrue(operand):
             return may_exclude(operand, has_bounds_of, is_negated)
         case tree.IsNull(operand):
-            return isinstance(operand, tree.Column) and has_bounds_of(tree.Column(operand.path, Primitive("long")))
+            if not isinstance(operand, tree.Column) or (is_negated and not _is_scalar(operand.type)):
+                return False
+            return has_bounds_of(tree.Column(operand.path, Primitive("long")))
         case tree.Like(column, pattern):
             return has_bounds_of(column) and like_prefix(pattern)[0] != ""
         case tree.Compare(_, column, _) | tree.In(column, _):

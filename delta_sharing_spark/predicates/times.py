@@ -18,8 +18,10 @@ from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTA
 from delta_sharing_spark.schema.instants import date_days, timestamp_micros, zone_of
 from delta_sharing_spark.schema.types import DataType
 
-#: Microseconds of a day.
-DAY = 86_400_000_000
+#: Microseconds of a day, and of a minute.
+DAY, MINUTE = 86_400_000_000, 60_000_000
+#: From 1973 on each time zone is ahead of UTC by whole minutes.
+WHOLE_MINUTES = 3 * 365 * DAY + DAY
 
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(

@@ -96,6 +96,19 @@ def leaves_of(source: pa.Schema, schema: Struct, context: Context) -> list[int]:
     return sorted(set(leaves))
 
 
+def leaf_of(source: pa.Schema, fields: Iterable[Field], context: Context) -> int | None:
+    """The first Parquet leaf of the last of ``fields``, each within the one before; None if the file lacks it. Raises as ``find_source``."""
+    siblings, first = list(source), 0
+    for field in fields:
+        place = find_source(field, SourceFields(siblings), context)
+        if place is None:
+            return None
+        first += sum(leaf_count(sibling.type) for sibling in siblings[:place])
+        kind = siblings[place].type
+        siblings = fields_of(kind) if pa.types.is_struct(kind) else []
+    return first
+
+
 def _has_id(field: pa.Field) -> bool:
     return _FIELD_ID in (field.metadata or {})
 

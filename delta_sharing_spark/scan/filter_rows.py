@@ -20,7 +20,7 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.storage.ranges import ByteSource
 
 OpenVector = Callable[[FileTask, DeletionVector], ByteSource]
-#: Rows whose mask is made at once: a byte each until it is packed into bits.
+#: Rows whose mask is made at once; each takes a byte until the mask is packed into bits.
 _PIECE = 1 << 20
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, redact
-from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
+from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
@@ -34,6 +34,8 @@ _GUESSED_BYTES, _GUESSED_ROWS, _LEAST_ROWS = 8 << 20, 32768, 64
 #: Of a batch whose rows' width is known, at most: others may turn out wider.
 _MOST_BYTES, _MOST_ROWS = 64 << 20, 131072
 _LEAST_BUFFER, _MOST_BUFFER = 16 << 10, 1 << 20
+#: Bytes of buffers that are held for a batch, from which on it matters that others may share them.
+_MAY_BE_SLICE = 2 << 20
 
 
 @dataclass(slots=True)
@@ -178,6 +180,12 @@ def decoding_pool() -> pa.MemoryPool:
     return pa.system_memory_pool()
 
 
+def size_of(batch: pa.RecordBatch) -> int:
+    """Bytes of a batch. A large one may be a slice, whose part of its buffers is looked for: that takes 10 us a column."""
+    whole = batch.get_total_buffer_size()
+    return whole if whole < _MAY_BE_SLICE else batch.nbytes
+
+
 def _batch_rows(group: RowGroup, budget: int, row_bytes: float) -> int:
     """Rows a batch: as many as take ``budget`` bytes if their width is known, else so few that they hardly take more."""
     metadata = group.footer.metadata.row_group(group.index)
@@ -197,16 +205,12 @@ def row_group_filter(
     """
     if spec.prune is None:
         return None
-    from delta_sharing_spark.predicates.row_groups import leaf_of
-
     skipping = _compiled(spec.prune)
     leaves: dict[tuple[str, ...], int | None] = {}
     for path in skipping.paths:
         fields = fields_along(spec.full_schema, path)
         if fields is not None:
-            leaves[path] = leaf_of(
-                footer.schema, fields, lambda f, among: find_source(f, SourceFields(among), context), leaf_count
-            )
+            leaves[path] = leaf_of(footer.schema, fields, context)
     return skipping.bind(footer.metadata, leaves, constants, footer.statistics)
 
 

@@ -39,14 +39,20 @@ from delta_sharing_spark.scan.plan import (
     Split,
 )
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
-from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group, row_group_filter
+from delta_sharing_spark.scan.row_group_reader import (
+    RowGroup,
+    plan_row_group,
+    read_row_group,
+    row_group_filter,
+    size_of,
+)
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct, without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
-#: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
+#: The most bytes and rows of a batch that the reader hands on; its consumer holds several.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
 #: Seconds that others wait for a first answer, which tells how many to ask for at once.
 _GLIMPSE = 0.01
@@ -384,7 +390,7 @@ class _SplitReader:
         for batch in read_row_group(group, spec.table, spec.fetch_ahead // 2, layout.row_bytes, limit):
             count = batch.num_rows
             if count:
-                layout.row_bytes = max(layout.row_bytes, batch.nbytes / count)
+                layout.row_bytes = max(layout.row_bytes, size_of(batch) / count)
             if keep is not None:
                 batch = keep_rows(batch, keep.slice(row, count))
             row += count
@@ -411,7 +417,7 @@ class _SplitReader:
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in parts that are cheap to hold and to hand on; they share its memory."""
-    step = max(1, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
+    step = max(1, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, size_of(batch))))
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)
 

@@ -325,6 +325,9 @@ _ERROR_BODY, _MESSAGE, _SHORT = 16384, 2000, 300
 _REFUSED = "the token is not valid; ask the provider for a new profile"
 _NO_ACCESS = "the profile may not read this; ask the provider of the share for access"
 NOT_THERE = "check the names of share, schema and table, and the endpoint in the profile"
+_NOT_SO = (
+    "check the options of the load, and the table's features (docs/features.md); ask the provider if both are right"
+)
 _BUSY = "the server is busy or failing; try again later, and ask the provider if it goes on"
 _FAILS = "the server fails on this request each time; ask the provider, naming the table and what the server says"
 
@@ -378,7 +381,7 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
         advice = purpose.refused
     else:
         by_status = {401: purpose.expired or _REFUSED, 403: _NO_ACCESS, 404: NOT_THERE}
-        advice = by_status.get(status, "check the options of the load, and ask the provider if they are right")
+        advice = by_status.get(status, _NOT_SO)
     return kind(f"{cause}; {advice}", status=status, error_code=code, server_message=message)
 
 

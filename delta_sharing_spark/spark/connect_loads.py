@@ -41,7 +41,13 @@ _OWN = "pyspark_own"
 
 @dataclass(slots=True)
 class _Writing:
-    """A tree that is being written, for once: what stands for loads in it, the loads that were met, and whose rows are fetched."""
+    """A tree that is being written once.
+
+    Attributes:
+        replaced: What is written in the place of loads.
+        met: The loads that the tree holds.
+        root: The plan whose rows are fetched; None where none are.
+    """
 
     replaced: Mapping[SharedLoad, LogicalPlan] = field(default_factory=dict)
     met: list[SharedLoad] = field(default_factory=list)
@@ -142,7 +148,7 @@ def _stand_for(owner: type, name: str, wrapper: Callable[[Callable[..., Any]], C
 
 
 def _harmless(to_proto: Callable[..., Any]) -> Callable[..., Any]:
-    """``to_proto`` writes what is asked once: a schema, an explanation, rows. Nothing keeps what it writes."""
+    """Wraps ``to_proto`` where what it writes is asked for once and kept by nothing: a schema, an explanation, rows."""
 
     def write(self: LogicalPlan, *arguments: Any, **named: Any) -> Any:
         with _written(_writing.get() or _Writing()):

@@ -46,7 +46,7 @@ class GatewayStarts:
         self._context, self._gateway, self._memory = context, gateway, memory
         self._is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
         self._changed = threading.Condition()
-        #: Hosts that a job starts gateways on now, and what those that could not be given one lack, since when.
+        #: Hosts on which a job is starting gateways. Hosts that could not be given one: since when, and what they lack.
         self._starting: set[str] = set()
         self._lacks: dict[str, tuple[float, dict[str, Any]]] = {}
         #: The hosts of the executors, by their ids; and the machines that hosts are.

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructField, StructType
 
 from delta_sharing_spark.access.load import cheapest_column
-from delta_sharing_spark.options.values import quoted_column
+from delta_sharing_spark.options.values import both_conditions, quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 
 
@@ -51,7 +51,7 @@ def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:
     own = given.get("where")
     if need.where is None or "limit" in given:  # a limit counts the rows that pass a condition
         return own
-    return need.where if own is None else f"({own}) AND ({need.where})"
+    return both_conditions(own, need.where)
 
 
 def column_paths(table: Struct, needed: Struct) -> list[str]:

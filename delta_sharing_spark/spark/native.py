@@ -70,7 +70,7 @@ _CLIENT_OPTIONS = {
 #: Dictionaries and Bloom filters tell 0.0 from -0.0, which Spark's comparison does not: rows would be skipped.
 _WITH_FLOATS = {"parquet.filter.dictionary.enabled": "false", "parquet.filter.bloom.enabled": "false"}
 _FIELD_ID = "parquet.field.id"
-#: Spark's client of WebHDFS sends a field that this names with each request, whose name is the key.
+#: Names the field of the header that Spark's client of WebHDFS sends with each request; the field's name proves the key.
 _WITH_KEY = {
     "dfs.webhdfs.rest-csrf.enabled": "true",
     "dfs.webhdfs.rest-csrf.methods-to-ignore": "NONE",
@@ -82,7 +82,7 @@ _PORT, _MEMORY, _DRIVER_BYTES = (
     ("spark.deltasharing.gateway.memory", "256m"),
     ("spark.deltasharing.gateway.driverBytes", "256m"),
 )
-#: What has Spark encrypt what it sends: files that pass the driver would not be.
+#: Settings by which Spark encrypts what it sends; files that pass the driver would go in clear.
 _ENCRYPTING = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
 
 #: Exceptions of Java within one another that are looked at.

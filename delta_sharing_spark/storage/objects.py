@@ -32,9 +32,9 @@ from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange
 
 T = TypeVar("T")
 
-#: Bytes of an object that is read whole: a commit, a checkpoint of the log. Of a page of a listing, and of an error.
+#: The most bytes of an object that is read whole (a commit or a checkpoint of the log), of a page of a listing, and of an error.
 _LARGEST_OBJECT, _LARGEST_PAGE, _LARGEST_ERROR = 1 << 30, 32 << 20, 64 << 10
-#: A region and a clock.
+#: How often a storage may tell how to ask otherwise: in another region, at another time.
 _MOST_CORRECTIONS = 2
 
 

@@ -335,6 +335,8 @@ def test_memory_of_a_slow_consumer(
         text=True,
         timeout=100,
         check=False,
+        # What malloc keeps for each thread varies by 40 MiB with the machine's pace, and is nothing that a reader holds.
+        env={**os.environ, "MALLOC_ARENA_MAX": "1"},
     )
     assert done.returncode == 0, done.stderr
     rows, before, after = map(int, done.stdout.split())
@@ -342,7 +344,7 @@ def test_memory_of_a_slow_consumer(
     note(
         f"a slow consumer ({mode}): 128 MiB in a budget of 32 MiB, {(after - before) >> 10} MiB more than after planning"
     )
-    assert after - before < 85 << 10
+    assert after - before < 64 << 10
 
 
 @pytest.mark.parametrize("mode", ["url", "dir"])

@@ -16,7 +16,10 @@ from pyspark.errors import ParseException
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.spark import sql
+from delta_sharing_spark.spark.narrowed_loads import TableNeed, sent_condition
 from delta_sharing_spark.spark.plan_reading import _kind, _plans
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -357,6 +360,13 @@ def test_a_function_that_changes_its_mind_gets_whole_tables(client: SharingClien
     assert found.count() == 7
     with pytest.raises(ZeroDivisionError):
         client.query(spark, lambda table: 1 / 0)  # type: ignore[arg-type, return-value]
+
+
+def test_a_condition_of_all_loads_may_end_in_a_comment() -> None:
+    table = Struct((Field("id", Primitive("long")), Field("price", Primitive("double"))))
+    sent = sent_condition({"Where": "id > 40 -- the late ones"}, TableNeed(table, "`price` > 5"))
+    assert sent is not None
+    assert str(parse_where(sent, table)) == "`id` > 40L AND `price` > 5.0D"
 
 
 @pytest.mark.connect

@@ -85,6 +85,21 @@ def test_ls_takes_the_profile_from_the_environment(run: Run, profile: str, monke
     assert (code, "did you mean 'city'?" in err) == (1, True)
 
 
+def test_every_command_takes_the_options_of_an_identity(
+    run: Run, server: SharingServer, profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile holds no token; options are the client's, in whatever case."""
+    told = json.loads(Path(profile).read_text("utf-8"))
+    (tmp_path / "token").write_text(told.pop("bearerToken"))
+    (tmp_path / "bare.share").write_text(json.dumps(told))
+    monkeypatch.chdir(tmp_path)
+    identity = "-o", "BearerTokenFile=token", "-o", f"identityEndpoint={server.endpoint}", "-o", "Limit=3"
+    for command in ("ls", "schema", "head", "count", "download"):
+        code, _, err = run(command, *identity, "bare.share#demo.city.stations")
+        assert (code, err) == (0, ""), command
+    assert pq.read_table("stations.parquet").num_rows == 3
+
+
 def test_ls_is_narrow_unless_it_is_asked_for_more(run: Run, profile: str) -> None:
     brief = run("ls", f"{profile}#demo.city")[1]
     assert brief.splitlines()[0].split() == ["name", "comment"]
@@ -216,6 +231,22 @@ def test_a_closed_pipe_is_no_error(profile: str) -> None:
     assert reading.wait() == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("command", [["head"], ["ls", "--json"], ["download", "-O", "-"]])
+def test_a_full_disk_is_told_in_a_line(profile: str, command: list[str]) -> None:
+    address = f"{profile}#demo.city.stations"
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "delta_sharing_spark.cli", *command, address],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "delta-sharing-spark: the output has no room: No space left on device; write it elsewhere\n"
+
+
 def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, profile: str, tmp_path: Path) -> None:
     target = tmp_path / "t.parquet"
     target.write_bytes(b"mine")
@@ -283,12 +314,22 @@ def test_the_demonstration_says_which_java_it_needs(
     assert f"Spark needs Java 17 or newer and {reason}. Run: " in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["lst"], ["head", "-n", "0", "p#a.b.c"]])
-def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "required: COMMAND"),
+        (["lst"], "invalid choice: 'lst'"),
+        (["head", "-n", "0", "p#a.b.c"], "argument -n: '0' is not a positive number"),
+        (["head", "-n", "few", "p#a.b.c"], "argument -n: 'few' is not a positive number"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert "usage: delta-sharing-spark" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "usage: delta-sharing-spark" in told
+    assert why in told
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
@@ -299,9 +340,8 @@ def test_serve_until_interrupted(tmp_path: Path) -> None:
     )
     try:
         assert serving.stdout is not None
-        for line in serving.stdout:
-            if line.startswith("End it"):
-                break
+        assert next(iter(serving.stdout)).startswith("Writing a sample share")
+        # Asked while the tables are being written, the server answers when they are there.
         assert main(["count", f"{tmp_path / 'p.share'}#demo.city.trips"]) == 0
         serving.send_signal(signal.SIGTERM)
         assert serving.wait(20) == 0

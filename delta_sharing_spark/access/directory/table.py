@@ -43,7 +43,6 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch
-from delta_sharing_spark.deltalog.arrow_bridge import bools, integers, scalar
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
@@ -71,6 +70,7 @@ from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
+from delta_sharing_spark.schema.arrow_bridge import bools, integers, scalar
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile

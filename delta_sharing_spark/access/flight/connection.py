@@ -123,6 +123,10 @@ class GatewayConnection:
             raise self.malformed(table, f"{value!r} is not a version or a count")
         return value
 
+    def version_in(self, table: str, tree: Mapping[str, Any]) -> int | None:
+        """The version that an answer for a table is of; None where it tells none, and ResponseError where it is no version."""
+        return None if tree.get("version") is None else self.number(table, tree["version"])
+
     def malformed(self, table: str, why: str) -> ResponseError:
         """The error of an answer for a table that this client cannot read."""
         return ResponseError(
@@ -331,5 +335,4 @@ class FlightCatalog:
         if not isinstance(tree, dict) or not isinstance(tree.get("schema"), dict):
             raise self._connection.malformed(str(table), "the description is no object with a schema")
         metadata = Metadata(str(tree.get("id") or ""), json.dumps(tree["schema"]), ())
-        version = tree.get("version")
-        return TableSnapshotHead(version if isinstance(version, int) else None, "delta", Protocol(1), metadata)
+        return TableSnapshotHead(self._connection.version_in(str(table), tree), "delta", Protocol(1), metadata)

@@ -57,7 +57,7 @@ class FlightTable(OpenTable):
         tree = self._connection.ask(DESCRIBE, command)
         if not isinstance(tree, dict):
             raise self._malformed("the description is not an object")
-        return TableState(_version(tree.get("version")), self._shape(tree))
+        return TableState(self._connection.version_in(self._table, tree), self._shape(tree))
 
     def newest_version(self) -> int:
         """See ``OpenTable.newest_version``; one call."""
@@ -74,14 +74,14 @@ class FlightTable(OpenTable):
             {**self._rows_of(scan), "limit": options.limit, **_as_of(options.version_as_of, options.timestamp_as_of)}
         )
         files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
-        version = _version(planned.about.get("version"))
+        version = self._connection.version_in(self._table, planned.about)
         return FileListing(files, self._access(planned), version, len(files), rows=planned.rows)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the gateway puts the versions into one order of endpoints."""
         planned = self._connection.flight({**self._rows_of(scan), "changes": self._range(scan)})
         tasks = [_task(e, f"endpoint {n:06d}") for n, e in enumerate(planned.endpoints)]
-        version = _version(planned.about.get("version")) or 0
+        version = self._connection.version_in(self._table, planned.about) or 0
         return VersionListing([VersionFiles(version, tasks)], self._access(planned), self.stream_identity(scan))
 
     def versions(
@@ -178,7 +178,3 @@ def _task(endpoint: Endpoint, name: str) -> FileTask:
     nbytes = endpoint.about.get("bytes")  # only balances splits
     size = nbytes if isinstance(nbytes, int) and 0 <= nbytes <= MAX_FILE_BYTES else 0
     return FileTask(name, endpoint.ticket, size, expires_at=endpoint.expires)
-
-
-def _version(value: object) -> int | None:
-    return value if isinstance(value, int) else None

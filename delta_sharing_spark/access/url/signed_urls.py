@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import socket
 import zlib
 from array import array
@@ -18,8 +17,6 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from delta_sharing_spark.deltalog.vector_descriptor import unique_id
-from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.instants import due_before, parse_instant
@@ -72,8 +69,7 @@ class FreshFile:
 class UrlPage:
     """The file records of one page of an answer, appended as to a list and found again by id."""
 
-    def __init__(self, table: str) -> None:
-        self._table = table
+    def __init__(self) -> None:
         self._keys = array("q")
         self._blocks: list[bytes] = []
         self._pending: list[str] = []
@@ -81,7 +77,7 @@ class UrlPage:
 
     def append(self, record: FileRecord) -> None:
         """Take in a record; its statistics and partition values are let go."""
-        vector = vector_of(record, self._table)
+        vector = record.deletion_vector
         described = None
         if vector is not None:
             url = "" if vector.storage == "i" else vector.path
@@ -129,35 +125,11 @@ class UrlPage:
         raise TypeError("the records of a compact page are found by id")
 
 
-def vector_of(record: FileRecord, table: str) -> DeletionVector | None:
-    """The deletion vector of a line in delta format; its path is a presigned URL unless it is inline."""
-    raw = record.deletion_vector
-    if raw is None:
-        return None
-    if raw.storage_type not in ("i", "p", "u"):
-        raise ResponseError(
-            f"file {record.id} of {table} has a deletion vector of the unknown storage type {raw.storage_type!r}; "
-            f"upgrade delta-sharing-spark"
-        )
-    # One version may remove a file with one vector and add it with another: both keep their own name.
-    name = record.deletion_vector_file_id or f"{record.id}/{record.kind}/{record.version}"
-    return DeletionVector(
-        storage=raw.storage_type,
-        path=raw.path_or_inline_dv,
-        offset=raw.offset,
-        size=raw.size_in_bytes,
-        cardinality=raw.cardinality,
-        unique_id=unique_id("i", raw.path_or_inline_dv, None) if raw.storage_type == "i" else f"{name}@{raw.offset}",
-        file_id=record.deletion_vector_file_id,
-    )
-
-
 #: A URL is renewed so much earlier than ``due_before`` says, by a share that differs from process to process: they do not all ask at one moment.
 JITTER, JITTER_SHARE = 30.0, 0.125
 
-_SIGNED = re.compile(r"[?&]X-(Amz|Goog)-(Date|Expires)=([^&]+)", re.IGNORECASE)
-_SAS_END = re.compile(r"[?&]se=([^&]+)")
-_EPOCH_END = re.compile(r"[?&]Expires=([0-9]{9,11})(?:&|$)")
+#: What old signatures write is seconds since the epoch from here on, and in thousands of years: no URL lives for so many seconds.
+_LEAST_EPOCH = 10**8
 
 
 def url_end(url: str) -> float | None:
@@ -166,27 +138,30 @@ def url_end(url: str) -> float | None:
     >>> url_end("https://b/f?X-Amz-Date=20261121T080000Z&X-Amz-Expires=3600") == url_end("https://b/f?se=2026-11-21T09%3A00%3A00Z")
     True
     """
-    epoch = _EPOCH_END.search(url)
-    return earliest(_signed_end(url), _sas_end(url), float(epoch[1]) if epoch else None)
+    pairs = (part.partition("=") for part in url.partition("?")[2].split("&"))
+    query = {name.lower(): value for name, _, value in pairs}
+    epoch = parse_count(query.get("expires", ""))
+    return earliest(
+        *(_signed_end(query.get(f"{by}-date", ""), query.get(f"{by}-expires", "")) for by in ("x-amz", "x-goog")),
+        _sas_end(query.get("se", "")),
+        None if epoch is None or not _LEAST_EPOCH <= epoch < 1000 * _LEAST_EPOCH else float(epoch),
+    )
 
 
-def _signed_end(url: str) -> float | None:
-    parameters = {name.lower(): value for _, name, value in _SIGNED.findall(url)}
-    seconds = parse_count(parameters.get("expires", ""))
+@lru_cache(maxsize=64)  # the files of one answer mostly share it
+def _signed_end(began: str, lasts: str) -> float | None:
+    seconds = parse_count(lasts)
     if seconds is None:
         return None
     try:
-        began = datetime.strptime(parameters.get("date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        return datetime.strptime(began, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc).timestamp() + seconds
     except ValueError:
         return None
-    return began.timestamp() + seconds
 
 
-def _sas_end(url: str) -> float | None:
-    match = _SAS_END.search(url)
-    if match is None:
-        return None
-    end = parse_instant(unquote(match[1]))
+@lru_cache(maxsize=64)
+def _sas_end(text: str) -> float | None:
+    end = parse_instant(unquote(text))
     return None if end is None else end.timestamp()
 
 

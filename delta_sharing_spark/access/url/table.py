@@ -41,10 +41,9 @@ from delta_sharing_spark.access.contract import (
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
-    added_versions,
-    feed_versions,
+    files_by_version,
+    in_range,
     shapes_of,
-    version_of,
     with_shapes,
 )
 from delta_sharing_spark.errors import (
@@ -198,21 +197,21 @@ class UrlTable(OpenTable):
                 response = self._rest.changes(self._table, query, formats=response_formats(options))
             except REFUSALS as again:
                 raise self._refused_feed(again) from again
-        table = str(self._table)
+        table, last = str(self._table), newest if query.ending_version is None else query.ending_version
         # A moment that is still to come would let in versions that the load does not have.
-        records = [record for record in response.records() if newest is None or version_of(record, table) <= newest]
+        records = list(in_range(response.records(), query.starting_version, last, table))
         late = options.ending_timestamp
         if late is not None and any((record.timestamp or 0) > to_millis(late) for record in records):
             raise VersionError(
                 f"the change feed of {table} until {iso(late)} cannot be read: the sharing server answers with later changes; "
                 f"give endingVersion instead"
             )
-        by_version = feed_versions(records, table)
+        by_version = files_by_version(records, table, feed=True)
         shapes = list(shapes_of(response, table))
         first = query.starting_version
         if first is None:
             first = min(by_version, default=shapes[0][0] or 0)
-        return self._listing(scan, response, with_shapes(by_version, shapes, first, newest), len(records))
+        return self._listing(scan, response, with_shapes(by_version, shapes, first, last), len(records))
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
         """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none."""
@@ -243,8 +242,8 @@ class UrlTable(OpenTable):
             max_files=options.max_files_per_request,
         )
         response = self._stream_answer(query, identity, range(first, last + 1))
-        records = (record for record in response.records() if first <= version_of(record, table) <= last)
-        by_version = (feed_versions if feed else added_versions)(records, table)
+        records = in_range(response.records(), first, last, table)
+        by_version = files_by_version(records, table, feed=feed)
         shapes = list(shapes_of(response, table))
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
 

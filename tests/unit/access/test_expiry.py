@@ -25,6 +25,8 @@ NINE = 1_795_251_600.0  # 2026-11-21T09:00:00Z
         ("se=soon", None),
         ("base=1&used=2", None),
         ("Expires=1", None),
+        ("Expires=99999999", None),
+        ("Expires=100000000000", None),
         ("", None),
     ],
 )

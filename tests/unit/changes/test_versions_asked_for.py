@@ -173,6 +173,23 @@ def test_a_server_that_does_not_know_moments_gives_no_later_changes(
     assert set(read["_commit_version"].to_pylist()) == {1, 2, 3}
 
 
+@pytest.mark.parametrize("ignored", ["startingVersion", "endingVersion"])
+def test_changes_outside_the_range_are_left_out(
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    """Of a server that ignores an end of the range."""
+    own = TableQueries._changes
+
+    def changes(self: TableQueries, request: Any) -> Any:
+        request.parameters[ignored] = {"startingVersion": "0", "endingVersion": "3"}[ignored]
+        return own(self, request)
+
+    monkeypatch.setattr(TableQueries, "_changes", changes)
+    for way in ("url-parquet", "url-delta"):
+        read = scan(server, "t", way, feed(startingVersion=2, endingVersion=2)).to_arrow()
+        assert set(read["_commit_version"].to_pylist()) == {2}, way
+
+
 def test_the_old_name_of_the_option(server: SharingServer) -> None:
     feed_rows = scan(server, "t", "dir", {"readChangeData": "true", "startingVersion": 3}).to_arrow()
     assert feed_rows["_commit_version"].to_pylist() == [3, 3, 3]

@@ -23,7 +23,7 @@ from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError, SchemaError
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -116,6 +116,7 @@ def test_a_count_from_metadata_reads_no_data(server: SharingServer, table: Share
     assert table.scan().count() == 90
     assert table.scan(limit=20).count() == 20
     assert server.count("data") == 0
+    assert Scan(table, {"Columns": "day,n", "where": "n >= 95"}).count() == 5, "names of options are free of case"
 
 
 def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuilder) -> None:

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
-from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.deltalog.actions import split_lines
 from delta_sharing_spark.deltalog.add_batch import stats_to_json
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema import features
 
 N = "0" * 19

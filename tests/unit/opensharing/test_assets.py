@@ -643,6 +643,9 @@ def test_commands(
 
     assert sorted(names(f"{profile}#s.d")) == ["both", "both", "m", "v"]
     assert "\nvolumes\n" in run("ls", f"{profile}#s.d")[1]
+    monkeypatch.setattr(server.settings, "unknown_calls", ("models",))
+    assert sorted(names(f"{profile}#s.d")) == ["both", "both", "v"], "a kind that is not known hides no other"
+    monkeypatch.undo()
     assert names(f"{profile}#s.d.v/") == names(f"{profile}#s.d.v") == ["README", "raw/", "t.parquet"]
     assert "raw/deep/er/c.bin" in names("-R", f"{profile}#s.d.v/raw")
     assert names(f"{profile}#s.d.v/README") == ["README"]

@@ -17,7 +17,7 @@ from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 
 P = Primitive
@@ -29,6 +29,7 @@ TABLE = Struct(
         Field("m", P("long"), metadata={COLUMN_MAPPING_NAME: "col-1"}),
         Field("n", Struct((Field("x", P("integer"), metadata={COLUMN_MAPPING_NAME: "col-3"}),)), metadata={COLUMN_MAPPING_NAME: "col-2"}),
         Field("p", P("integer"), metadata={COLUMN_MAPPING_NAME: "col-p"}), Field("day", P("date")), Field("pf", P("double")), Field("a2", P("long")),
+        Field("array", Array(P("long"), True)), Field("map", Map(P("string"), P("long"), True)),
     )
 )  # fmt: skip
 PARTITIONS = ("p", "day", "pf")
@@ -85,6 +86,7 @@ KEPT = [
     ("a <> 7", "a", 7, 8),
     ("f > 100D", "f", 1.0, 2.0),  # NaN may be there, and is above
     ("f = 'NaN'", "f", 1.0, 2.0),
+    ("f IN (0D, CAST('NaN' AS DOUBLE))", "f", 1.0, 2.0),
     ("f = 1D", "f", "NaN", "NaN"),  # the minimum of a writer that compares by IEEE
     ("f = 1D", "f", 0.5, "NaN"),
     ("f <> 1D", "f", 1.0, 1.0),
@@ -110,6 +112,16 @@ KEPT = [
     ("a = 5", "a", 1.5, 2.5),
     ("d = '2020-01-01'", "d", "someday", "never"),
     ("a = 5", "a2", 1, 2),
+    # Delta up to 3.3 wrote offsets without their seconds: of +00:53:28, -07:52:58 and -00:00:52.
+    ("ts = '1850-01-01 00:00:00Z'", "ts", "1850-01-01T00:53:28.000+00:53", "1850-01-01T00:53:28.000+00:53"),
+    ("ts = '1850-01-01 07:52:58Z'", "ts", "1850-01-01T00:00:00.000-07:52", "1850-01-01T00:00:00.000-07:52"),
+    ("ts = '1850-01-01 00:00:52Z'", "ts", "1850-01-01T00:00:00.000Z", "1850-01-01T00:00:00.000Z"),
+    # Bounds that contradict each other, as of a writer that compares decimals as unsigned bytes.
+    ("dc = 3", "dc", 2.11, -5.44),
+    ("a = 5", "a", 7, 3),
+    ("d = '2020-01-01'", "d", "2020-02-01", "2019-01-01"),
+    ("s = 'b'", "s", "z", "a"),
+    ("f < 1D", "f", 3.0, 2.0),
 ]
 
 
@@ -119,12 +131,37 @@ def test_files_whose_bounds_prove_nothing_are_kept(text: str, column: str, low: 
 
 
 @pytest.mark.parametrize(
+    ("text", "bounds", "gone"),
+    [
+        ("a = a2", {"a": [5, 9], "a2": [1, 4]}, True),
+        ("a = a2", {"a": [5, 9], "a2": [1, 5]}, False),
+        ("a <> a2", {"a": [5, 9], "a2": [1, 4]}, False),
+        ("a <> a2", {"a": [1, 4], "a2": [5, 9]}, False),
+        ("a <> a2", {"a": [5, 5], "a2": [5, 5]}, True),
+        ("a < a2", {"a": [5, 9], "a2": [1, 5]}, True),
+        ("NOT a < a2", {"a": [1, 4], "a2": [5, 9]}, True),
+        ("NOT a < a2", {"a": [1, 5], "a2": [5, 9]}, False),
+        ("a <= a2", {"a": [5, 9], "a2": [1, 5]}, False),
+        ("a > a2", {"a": [1, 4], "a2": [4, 9]}, True),
+        ("NOT a >= a2", {"a": [5, 9], "a2": [1, 5]}, True),
+    ],
+)
+def test_two_columns_are_compared_by_the_bounds_of_both(text: str, bounds: dict[str, list[int]], gone: bool) -> None:
+    skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
+    assert (skipping.reason({}, stats_of(**bounds)) != SkipReason.KEEP) is gone
+
+
+@pytest.mark.parametrize(
     ("text", "nulls", "rows", "gone"),
     [
         ("a = 1", 10, 10, True),
         ("a IS NOT NULL", 10, 10, True),
         ("a IS NOT NULL", 9, 10, False),
         ("a IS NULL", 0, 10, True),
+        ("array IS NOT NULL", 10, 10, False),  # older delta-rs counts NULLs within it, and what is empty
+        ("map IS NOT NULL", 10, 10, False),
+        ("n IS NOT NULL", 10, 10, False),
+        ("array IS NULL", 0, 10, True),
         ("a IS NULL", 1, 10, False),
         ("a IS NULL", None, 10, False),
         ("a = 1", 10, None, False),
@@ -132,7 +169,13 @@ def test_files_whose_bounds_prove_nothing_are_kept(text: str, column: str, low: 
     ],
 )
 def test_null_counts(text: str, nulls: int | None, rows: int | None, gone: bool) -> None:
-    assert skipped(text, "a", None, None, nulls, rows) is gone
+    column = text.split()[0].replace("n", "col-2")
+    assert skipped(text, column, None, None, nulls, rows) is gone
+
+
+def test_a_count_of_nulls_beside_bounds_does_not_make_all_rows_null() -> None:
+    assert not skipped("a IS NOT NULL", "a", 1, 2, nulls=10)
+    assert not skipped("a = 1", "a", 1, None, nulls=10)
 
 
 @pytest.mark.parametrize(
@@ -165,13 +208,14 @@ def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
 
 
 def test_what_could_not_help_is_told() -> None:
-    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL"
+    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL AND array IS NULL AND array IS NOT NULL"
     unhelpful = FileSkipping(parse_where(text, TABLE), TABLE, PARTITIONS).non_pruning_conjuncts()
     assert [str(e) for e in unhelpful] == [
         "`f` > 1.0D",
         "`s` LIKE '%x'",
         "`p` = 1 OR `b` = TRUE",
         "NOT (`bin` = X'00')",
+        "`array` IS NOT NULL",
     ]
 
 
@@ -237,6 +281,7 @@ class _File:
         return group
 
 
+DELTA = "parquet-mr version 1.13.1"
 INT = {"Type": "None"}
 MICROS = {"Type": "Timestamp", "isAdjustedToUTC": True, "timeUnit": "microseconds"}
 
@@ -257,11 +302,16 @@ MICROS = {"Type": "Timestamp", "isAdjustedToUTC": True, "timeUnit": "microsecond
         ("ts = '1970-01-01'", ("ts",), _Column("INT64", MICROS), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", False),
         ("ts = '1970-01-01'", ("ts",), _Column("INT64", {**MICROS, "isAdjustedToUTC": False}), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", True),
         ("ts = '1970-01-01'", ("ts",), _Column("INT64", {**MICROS, "timeUnit": "nanoseconds"}), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", True),
-        ("dc = 9", ("dc",), _Column("FIXED_LEN_BYTE_ARRAY", {"Type": "Decimal", "scale": 1, "precision": 9}), {"min_raw": b"\xff\xf0", "max_raw": b"\x00\x10", "null_count": 0}, "", False),
+        ("dc = 9", ("dc",), _Column("FIXED_LEN_BYTE_ARRAY", {"Type": "Decimal", "scale": 1, "precision": 9}), {"min_raw": b"\xff\xf0", "max_raw": b"\x00\x10", "null_count": 0}, DELTA, False),
         ("dc = 9", ("dc",), _Column("FIXED_LEN_BYTE_ARRAY", {"Type": "Decimal", "scale": 1, "precision": 9}), {"min_raw": b"\xff\xf0", "max_raw": b"\x00\x10", "null_count": 0}, "parquet-mr version 1.8.2 (build x)", True),
-        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "String"}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, "", False),
+        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "String"}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, DELTA, False),
         ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "String"}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, "parquet-mr version 1.8.2 (build x)", True),
-        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "Decimal", "scale": 0, "precision": 9}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, "", True),
+        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "Decimal", "scale": 0, "precision": 9}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, DELTA, True),
+        ("dc = 9", ("dc",), _Column("BYTE_ARRAY", {"Type": "Decimal", "scale": 1, "precision": 9}), {"min_raw": b"\xff\xf0", "max_raw": b"\x00\x10", "null_count": 0}, DELTA, True),
+        ("a IS NOT NULL", ("a",), _Column("INT32", INT), {"min_raw": 5, "max_raw": 9, "null_count": 10}, "", True),
+        ("a IS NOT NULL", ("a",), _Column("INT32", INT), {"has_min_max": False, "null_count": 10}, "", False),
+        ("a IS NOT NULL", ("a",), _Column("INT32", INT), {"has_min_max": False, "null_count": 10}, "Polars (python) version 1.30.0", True),
+        ("a = 1", ("a",), _Column("INT32", INT), {"min_raw": 9, "max_raw": 5, "null_count": 0}, "", True),
         ("d = '1970-01-01'", ("d",), _Column("INT32", {"Type": "Date"}), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", False),
         ("ntz = '1970-01-02 00:00:01'", ("ntz",), _Column("INT32", {"Type": "Date"}), {"min_raw": 1, "max_raw": 1, "null_count": 0}, "", False),
     ],
@@ -271,6 +321,38 @@ def test_footers_that_prove_something_and_those_that_do_not(
 ) -> None:
     file = _File(column, None if statistics is None else _Statistics(**statistics), created_by or "x")
     assert RowGroupSkipping(parse_where(text, TABLE)).bind(file, {path: 0}, {}, lambda *_: file.statistics)(0) is kept
+
+
+@pytest.mark.parametrize(
+    ("writer", "is_sound"),
+    [
+        ("parquet-mr version 1.12.3-databricks-0002 (build 2484)", True),
+        ("parquet-mr compatible with Photon version 0.1 (build 3fa2)", True),
+        ("parquet-mr-trino version 478 (build n/a)", True),
+        ("parquet-mr version 1.8.2 (build x)", False),
+        ("parquet-cpp-arrow version 21.0.0", True),
+        ("parquet-cpp-arrow version 11.0.0", False),  # of a dictionary in parts, it looked at the first
+        ("parquet-cpp version 1.5.1-SNAPSHOT", False),
+        ("parquet-rs version 56.2.0", True),
+        ("parquet-rs version 5.1.0", False),
+        ("DuckDB version v1.4.0 (build abc)", True),
+        ("github.com/parquet-go/parquet-go version 0.32.0(build )", False),
+        ("Polars", False),
+        ("", False),
+    ],
+)
+def test_bounds_of_byte_arrays_are_read_of_writers_that_are_known_to_compare_them_rightly(
+    writer: str, is_sound: bool
+) -> None:
+    for text, name, logical, physical in (
+        ("s = 'z'", "s", {"Type": "String"}, "BYTE_ARRAY"),
+        ("dc = 9", "dc", {"Type": "Decimal", "scale": 1, "precision": 9}, "FIXED_LEN_BYTE_ARRAY"),
+    ):
+        file = _File(_Column(physical, logical), _Statistics(min_raw=b"\x01", max_raw=b"\x02", null_count=0), writer)
+        skipping = RowGroupSkipping(parse_where(text, TABLE)).bind(
+            file, {(name,): 0}, {}, lambda *_, f=file: f.statistics
+        )
+        assert skipping(0) is not is_sound
 
 
 def test_a_column_that_a_file_lacks_is_null() -> None:
@@ -315,6 +397,13 @@ def test_parsed_statistics_leave_files_out_before_their_json_is_made(text: str, 
     reasons = skipping.reasons(3, {}, made, parsed_stats(texts, TABLE)).tolist()
     assert reasons == [SkipReason.KEEP if i in left else SkipReason.STATISTICS for i in range(3)]
     assert asked == (left or [0, 1, 2])
+
+
+def test_parsed_statistics_that_contradict_themselves_leave_no_file_out() -> None:
+    texts = [stats_of(a=[7, 3], d=["2020-02-01", "2019-01-01"])]
+    for text in ("a = 5", "a < 5", "a > 5", "d = '2020-01-01'"):
+        skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
+        assert skipping.reasons(1, {}, lambda _: texts, parsed_stats(texts, TABLE)).tolist() == [SkipReason.KEEP]
 
 
 def stats_of(**bounds: list[Any]) -> str:

@@ -17,10 +17,10 @@ from where_strategies import ROWS, SCHEMA, predicates, table
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
-from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
+from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
+from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 
@@ -154,7 +154,7 @@ def test_row_groups_never_lose_a_row_that_passes(
             fields.append(kind.find(name))
             kind = fields[-1].type
         if path[0] not in names:
-            leaves[path] = leaf_of(schema, fields, lambda f, s: find_source(f, SourceFields(s), context), leaf_count)
+            leaves[path] = leaf_of(schema, fields, context)
     constants = {name: data.column(name)[0] for name in names}
     may_match = skipping.bind(metadata, leaves, constants, footer.statistics)
     for index in range(metadata.num_row_groups):

@@ -6,6 +6,7 @@ import http.client
 import io
 import random
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -15,6 +16,7 @@ from misbehaving_server import Handler, Server
 
 from delta_sharing_spark.network import kept_connections
 from delta_sharing_spark.network.connections import BreakableAdapter
+from delta_sharing_spark.network.hosts import origin
 from delta_sharing_spark.network.kept_connections import KeptAnswer, send
 
 DATA = random.Random(7).randbytes(300_000)
@@ -107,17 +109,37 @@ def test_other_answers_are_those_of_requests(server: Server, session: requests.S
 @given(st.text(st.sampled_from("abzAZ09-._~!$&'()*+,;=:@/?#%[]{}|^`\" \\2EeFf7"), max_size=30))
 def test_urls_that_are_sent_as_they_are_are_those_that_requests_leaves_alone(text: str) -> None:
     url = f"https://host.example:8443/{text}"
-    if kept_connections._AS_IT_IS.fullmatch(url) is None or "/." in url:
+    address = kept_connections._address_of(url)
+    if address is None:
         return
     prepared = requests.Request("GET", url).prepare()
-    head = kept_connections._head("GET", url, {})
+    head = kept_connections._head("GET", address, {})
     assert head is not None
     assert head.startswith(f"GET {prepared.path_url} HTTP/1.1\r\nHost: host.example:8443\r\n".encode())
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "ä"])
 def test_headers_that_could_say_more_than_they_should_are_left_to_requests(value: str) -> None:
-    assert kept_connections._head("GET", "http://h/f", {"X": value}) is None
+    address = kept_connections._address_of("http://h/f")
+    assert address is not None
+    assert kept_connections._head("GET", address, {"X": value}) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "named"),
+    [("h", "h"), ("h:80", "h"), ("h:080", "h"), ("h:443", "h:443"), ("[::1]", "[::1]"), ("[::1]:8080", "[::1]:8080")],
+)
+def test_hosts_are_named_as_requests_names_them(host: str, named: str) -> None:
+    address = kept_connections._address_of(f"http://{host}/f?a=%2F")
+    assert address is not None
+    assert (address.host, address.target) == (named, "/f?a=%2F")
+    assert address.origin == origin(urlsplit(f"http://{host}/f"))
+
+
+@pytest.mark.parametrize("escaped", ["%2F", "%41"])
+def test_a_long_url_is_looked_at_once(escaped: str) -> None:
+    """An expression that goes back and forth over it would take longer than this test suite."""
+    assert kept_connections._address_of(f"https://h/f?{f'token{escaped}' * 20_000} ") is None
 
 
 HEADERS = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ from delta_sharing_spark.scan.thrift import (
 )
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.scan.varint import read_varint, unzigzag
+from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
 from delta_sharing_spark.schema.types import Struct
 
 _PARQUET_MR = b"parquet-mr"
@@ -211,7 +212,7 @@ class FooterReader:
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
         try:
             head, columns = self._matched(raw, tuple(constants))
-            cut = _Cut(raw, columns, created_by.startswith(_PARQUET_MR), may_move)
+            cut = _Cut(raw, columns, created_by, may_move)
             groups, end = cut.groups(head)
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
@@ -298,12 +299,22 @@ def _usual_chunk() -> re.Pattern[bytes]:
     return re.compile((begins + sizes + ends).encode("latin-1"), re.DOTALL)
 
 
+@lru_cache(maxsize=64)
+def _unshown(created_by: bytes) -> frozenset[int]:
+    """The physical types by whose statistics Spark would skip rows: of NaN, which is greater than any number, or that a writer got wrong."""
+    writer = created_by.decode(errors="replace")
+    if not counts_nulls(writer):
+        return frozenset(range(8))
+    floats = () if created_by.startswith(_PARQUET_MR) else (FLOAT, DOUBLE)
+    return frozenset((*floats, *(() if bounds_byte_arrays(writer) else (BYTE_ARRAY, FIXED))))
+
+
 class _Cut:
     """Cuts the descriptions of one footer's chunks."""
 
-    def __init__(self, raw: bytes, columns: FileColumns, keeps_all_statistics: bool, may_move: bool) -> None:
-        self._raw, self._columns = raw, columns
-        self._keeps_all_statistics, self._may_move = keeps_all_statistics, may_move
+    def __init__(self, raw: bytes, columns: FileColumns, created_by: bytes, may_move: bool) -> None:
+        self._raw, self._columns, self._may_move = raw, columns, may_move
+        self._unshown = _unshown(created_by)
         self._by_number = {leaf.number: leaf for leaf in columns.leaves}
         self._usual = _usual_chunk()
         self._kept = _AFTER_PLACES - _BLOOM_FILTER if may_move else _AFTER_PLACES
@@ -380,8 +391,7 @@ class _Cut:
         if kind == STRUCT and leaf.required is not None:
             nulls = read_struct(raw, offset=statistics)[0].get(3, (0, 0))[1]
         physical = leaf.element.value(1)
-        if physical in (FLOAT, DOUBLE) and not self._keeps_all_statistics:
-            # Spark would skip rows of NaN, which is greater than any number.
+        if physical in self._unshown:
             kept, indexes = kept - {_STATISTICS}, indexes & _OFFSET_INDEX
         elif self._may_move and physical in (BYTE_ARRAY, FIXED) and field_head(raw, statistics, 0)[0] in (1, 2):
             kept = kept - {_STATISTICS}  # the older minimum and maximum of texts depend on what wrote them

@@ -107,10 +107,12 @@ class Recipient:
     def __init__(
         self, profile: str | Path | Mapping[str, Any] | Profile | None = None, engine: str = "auto", **options: Any
     ) -> None:
-        self._source = profile
         self.engine = checked_engine(engine)
         self.options = {name: option_text(value) for name, value in options.items()}
         parsed = parse_options({"path": "a.b.c", **self.options})
+        if profile is None and parsed.gateway is not None:
+            profile = Profile(parsed.gateway)  # which holds the recipient's own
+        self._source = profile
         self.profile = _profile(profile, identity_of(parsed))
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -86,7 +86,6 @@ def files_by_version(records: Iterable[FileRecord], table: str, *, feed: bool) -
         ResponseError: A record names no version, a file is added or removed twice in one, or a line is none of a table's files.
     """
     lines_by_version: dict[int, list[FileRecord]] = {}
-    make = _change_task if feed else task_of
     for record in records:
         if record.kind == "cdf" and not feed:
             raise broken(f"the server listed a {record.kind!r} line among the files of {table}")
@@ -95,24 +94,30 @@ def files_by_version(records: Iterable[FileRecord], table: str, *, feed: bool) -
     by_version = {}
     for version in sorted(lines_by_version):
         lines = lines_by_version.pop(version)
-        adds, removes, changed = (_by_id(lines, kind, version, table, make) for kind in ("add", "remove", "cdf"))
-        tasks = (
-            change_files(adds, removes, tuple(changed.values())) if feed else (file.task() for file in adds.values())
-        )
+        adds, removes, changed = (_by_id(lines, kind, version, table) for kind in ("add", "remove", "cdf"))
+        tasks = _changes(adds, removes, changed) if feed else map(task_of, adds.values())
         by_version[version] = VersionFiles(version, list(tasks), len(removes))
     return by_version
 
 
-def _by_id(
-    records: list[FileRecord], kind: str, version: int, table: str, make: Callable[[FileRecord], FileTask]
-) -> dict[str, ChangedFile]:
-    files: dict[str, ChangedFile] = {}
+def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, FileRecord]:
+    found: dict[str, FileRecord] = {}
     for record in records:
-        if record.kind == kind:
-            if record.id in files:
-                raise broken(f"the server lists file {record.id} of {table} twice in version {version}")
-            files[record.id] = ChangedFile(partial(getattr, record, "deletion_vector"), partial(make, record))
-    return files
+        if record.kind == kind and found.setdefault(record.id, record) is not record:
+            raise broken(f"the server lists file {record.id} of {table} twice in version {version}")
+    return found
+
+
+def _changes(*kinds: dict[str, FileRecord]) -> Iterator[FileTask]:
+    """The change files of a version's adds, removes and change files."""
+    adds, removes, changed = (
+        {
+            name: ChangedFile(partial(getattr, line, "deletion_vector"), partial(_change_task, line))
+            for name, line in lines.items()
+        }
+        for lines in kinds
+    )
+    return change_files(adds, removes, tuple(changed.values()))
 
 
 def _change_task(record: FileRecord) -> FileTask:

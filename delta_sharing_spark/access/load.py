@@ -147,7 +147,7 @@ class Recipient:
         source = self._path()
         if source and not source.startswith("{") and not (self._source is not None and only_spark_reads(source)):
             return {**self.options, "path": f"{source}#{name}"}
-        inline = {} if "gateway" in self.options else _inline(self.profile)
+        inline = _inline(self.profile) if isinstance(self.rest, SharingRest) else {}  # a gateway holds them
         return {**self.options, **inline, "path": str(name)}
 
     def is_of(self, profile: str) -> bool:

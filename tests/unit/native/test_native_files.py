@@ -329,6 +329,27 @@ def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> N
             assert metadata.row_group(0).column(columns["id"]).statistics.has_min_max
 
 
+@pytest.mark.parametrize(
+    ("writer", "shown"),
+    [(f"parquet-cpp-arrow version {pa.__version__}", "is"), ("parquet-cpp-arrow version 11.0.0", "i"), ("Polars", "")],
+)
+def test_statistics_that_a_writer_is_known_to_get_wrong_are_not_shown(tmp_path: Path, writer: str, shown: str) -> None:
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"i": pa.int64(), "s": pa.string()}))
+    for n in range(2):
+        built.append([{"i": n, "s": "a"}, {"i": n, "s": None}])
+    written = f"parquet-cpp-arrow version {pa.__version__}".encode()
+    for path in built.path.glob("*.parquet"):
+        path.write_bytes(path.read_bytes().replace(written, writer.encode().ljust(len(written))))
+    with (
+        SharingServer({"s.d.t": built.path}) as server,
+        served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, plan, address),
+    ):
+        for file in files_of(plan, address):
+            group = pq.ParquetFile(RemoteFile(file)).metadata.row_group(0)
+            told = [group.column(i) for i in range(group.num_columns) if group.column(i).statistics is not None]
+            assert "".join(column.path_in_schema for column in told) == shown
+
+
 def test_a_null_in_a_not_null_column_fails_whoever_reads_it(tmp_path: Path) -> None:
     nullable = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "n": pa.int64()}))
     nullable.append([{"id": 1, "n": None}, {"id": 2, "n": 2}])

@@ -157,7 +157,8 @@ def test_two_columns_are_compared_by_the_bounds_of_both(text: str, bounds: dict[
         ("a = 1", 10, 10, True),
         ("a IS NOT NULL", 10, 10, True),
         ("a IS NOT NULL", 9, 10, False),
-        ("a IS NULL", 0, 10, True),
+        ("a IS NULL", 0, 10, False),  # of a file of values, no bound at all
+        ("b IS NULL", 0, 10, True),
         ("array IS NOT NULL", 10, 10, False),  # older delta-rs counts NULLs within it, and what is empty
         ("map IS NOT NULL", 10, 10, False),
         ("n IS NOT NULL", 10, 10, False),
@@ -174,6 +175,8 @@ def test_null_counts(text: str, nulls: int | None, rows: int | None, gone: bool)
 
 
 def test_a_count_of_nulls_beside_bounds_does_not_make_all_rows_null() -> None:
+    assert skipped("a IS NULL", "a", 1, 2, nulls=0)
+    assert not skipped("a IS NULL", "a", 1, 2, nulls=1)
     assert not skipped("a IS NOT NULL", "a", 1, 2, nulls=10)
     assert not skipped("a = 1", "a", 1, None, nulls=10)
 

@@ -67,7 +67,7 @@ class ShownFiles:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
-            is_first = number not in self._shown or number in self._ahead
+            is_first = number not in self._shown or number not in self._asked
             future = self._show(number, columns)
             if number in self._ahead:
                 self._ahead.discard(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import random
 import re
@@ -298,13 +299,18 @@ def test_small_files_are_fetched_ahead_however_many_were_read(
         assert held._memory == held._memory_spent == 0
 
 
-def test_files_of_other_partitions_are_fetched_ahead_unless_some_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [[6] * 5 + [1], [1]], ids=["a storage that was slow at first", "near"])
+def test_files_of_other_partitions_are_fetched_ahead_unless_some_are_left_out(
+    at_once: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark opens the largest first; by what it joins a table with, it may leave out partitions once it has listed them."""
     schema = pa.schema({"part": pa.int64(), "data": pa.binary()})
     built = DeltaTableBuilder(tmp_path / "t", schema, partition_by=["part"])
     sizes = [(n * 7 % 20 + 1) << 10 for n in range(20)]
     built.append([{"part": n, "data": random.Random(n).randbytes(size)} for n, size in enumerate(sizes)])
     for step in (1, 3):
+        paces = itertools.chain(at_once if step == 1 else [], itertools.repeat(at_once[-1]))
+        monkeypatch.setattr(Pace, "files_at_once", lambda _, most, paces=paces: min(most, next(paces)))
         with SharingServer({"s.d.t": built.path}) as server:
             scan = SharingClient(server.profile()).table("s.d.t").scan()
             with served(scan) as (running, plan, address):

@@ -7,10 +7,11 @@ import logging
 import random
 import re
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -204,6 +205,26 @@ def test_small_files_are_let_go_without_the_collector_where_one_fails() -> None:
         assert not any(file() for file in fetched)
     finally:
         gc.enable()
+
+
+def test_an_opening_ends_with_the_pool_that_fetches_for_it() -> None:
+    """A session may end while small files are fetched ahead: who waits for them kept the whole process from ending."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def show(_: str, access: None) -> None:
+        began.set()
+        goes_on.wait(30)
+
+    pool, opener = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    opened = opener.submit(_all_at_once, [(str(n), None) for n in range(4)], show, pool, Pace())
+    assert began.wait(30)
+    while pool._work_queue.qsize() < 3:
+        time.sleep(0.001)
+    pool.shutdown(wait=False, cancel_futures=True)
+    goes_on.set()
+    with pytest.raises(CancelledError):
+        opened.result(30)
+    opener.shutdown()
 
 
 def footers_of_many_writers() -> Iterator[bytes]:

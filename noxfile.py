@@ -65,15 +65,17 @@ NOT_ON_THE_LOWEST = [
     # The stand-in for Google does not know the names that Polars before 2 asks for.
     "access/test_engines.py::test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names",
 ]
+#: Tests that run in another process than the rest of tests/spark, which ended last: two start Java anew, one asks long queries.
+_ASIDE = [f"tests/spark/test_{name}.py" for name in ("native_cluster", "register", "tpch")]
 #: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the ``_LONG`` longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
 TESTS = [
     ["python", "-m", "pytest", "-p", "no:cacheprovider", *run]
     for run in (
-        ["tests/spark"],
+        ["tests/spark", *(f"--ignore={path}" for path in _ASIDE)],
         ["tests/unit"],
         ["tests/conformance", "tests/faults", "-m", "not spark"],
-        ["tests/conformance", "tests/faults", "-m", "spark"],
+        ["tests/conformance", "tests/faults", *_ASIDE, "-m", "spark"],
         ["tests/spark", "--spark-mode=connect"],
         ["tests/emulators"],
     )

@@ -123,8 +123,8 @@ class Recipient:
             self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
         #: What Spark's latest scans of the recipient's tables were answered, the newest last.
         self.scans: deque[ScanListing] = deque(maxlen=_SCANS_KEPT)
-        #: Names of shares that the server has had, in lower case.
-        self._shares: frozenset[str] = frozenset()
+        #: Names of shares that the server has had, in lower case; copies of the recipient know them too.
+        self._shares: set[str] = set()
 
     def with_options(self, options: Mapping[str, str]) -> Self:
         """The same recipient, with the same record of scans, and other options of every load."""
@@ -139,7 +139,7 @@ class Recipient:
             DeltaSharingError: The server does not list its shares.
         """
         if not names <= self._shares:
-            self._shares = frozenset(share.name.lower() for share in self.rest.list_shares())
+            self._shares.update(share.name.lower() for share in self.rest.list_shares())
         return names & self._shares
 
     def options_for(self, name: TableName) -> dict[str, str]:
@@ -147,7 +147,7 @@ class Recipient:
         source = self._path()
         if source and not source.startswith("{") and not (self._source is not None and only_spark_reads(source)):
             return {**self.options, "path": f"{source}#{name}"}
-        inline = {} if "gateway" in self.options else _inline(self.profile)
+        inline = _inline(self.profile) if isinstance(self.rest, SharingRest) else {}  # a gateway holds them
         return {**self.options, **inline, "path": str(name)}
 
     def is_of(self, profile: str) -> bool:

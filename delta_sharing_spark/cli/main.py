@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
+    except DeltaSharingError as error:  # before Python's own: a file that is not shared is one of both
+        return _told(error)
     except OSError as error:
         has_left = isinstance(error, BrokenPipeError)  # the reader has seen enough, as `head` does
         if not has_left and error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -61,8 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE if has_left else _told(ConfigError(f"the output has no room: {error.strerror}; write it elsewhere"))
     except KeyboardInterrupt:
         return 130
-    except DeltaSharingError as error:
-        return _told(error)
     return code
 
 

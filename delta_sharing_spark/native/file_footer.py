@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ from delta_sharing_spark.scan.thrift import (
 )
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.scan.varint import read_varint, unzigzag
+from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
 from delta_sharing_spark.schema.types import Struct
 
 _PARQUET_MR = b"parquet-mr"
@@ -80,7 +81,7 @@ class Leaf:
         levels: Its largest repetition and definition level.
         required: The name of the table's NOT NULL column that it is, where the file lets it be NULL.
         column: Its path as one name.
-        is_floating: Whether it holds numbers of which some are NaN.
+        physical: Its physical type.
         written_path: Its path as a footer has it, with its field's head.
     """
 
@@ -90,12 +91,12 @@ class Leaf:
     levels: tuple[int, int]
     required: str | None = None
     column: bytes = field(init=False)
-    is_floating: bool = field(init=False)
+    physical: int = field(init=False)
     written_path: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column", b".".join(self.path))
-        object.__setattr__(self, "is_floating", self.element.value(1) in (FLOAT, DOUBLE))
+        object.__setattr__(self, "physical", self.element.value(1))
         heads = write_head(3, LIST, 2), write_list_head(BINARY, len(self.path))
         object.__setattr__(self, "written_path", b"".join((*heads, *map(write_text, self.path))))
 
@@ -215,7 +216,7 @@ class FooterReader:
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
         try:
             head, columns = self._matched(raw, tuple(constants))
-            cut = _Cut(raw, columns, created_by.startswith(_PARQUET_MR), may_move)
+            cut = _Cut(raw, columns, created_by, may_move)
             groups, end = cut.groups(head)
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
@@ -300,12 +301,22 @@ def _usual_chunk() -> re.Pattern[bytes]:
     return re.compile((begins + sizes + ends).encode("latin-1"), re.DOTALL)
 
 
+@lru_cache(maxsize=64)
+def _unshown(created_by: bytes) -> frozenset[int]:
+    """The physical types by whose statistics Spark would skip rows: of NaN, which is greater than any number, or that a writer got wrong."""
+    writer = created_by.decode(errors="replace")
+    if not counts_nulls(writer):
+        return frozenset(range(8))
+    floats = () if created_by.startswith(_PARQUET_MR) else (FLOAT, DOUBLE)
+    return frozenset((*floats, *(() if bounds_byte_arrays(writer) else (BYTE_ARRAY, FIXED))))
+
+
 class _Cut:
     """Cuts the descriptions of one footer's chunks."""
 
-    def __init__(self, raw: bytes, columns: FileColumns, keeps_all_statistics: bool, may_move: bool) -> None:
-        self._raw, self._columns = raw, columns
-        self._keeps_all_statistics, self._may_move = keeps_all_statistics, may_move
+    def __init__(self, raw: bytes, columns: FileColumns, created_by: bytes, may_move: bool) -> None:
+        self._raw, self._columns, self._may_move = raw, columns, may_move
+        self._unshown = _unshown(created_by)
         self._by_number = {leaf.number: leaf for leaf in columns.leaves}
         self._usual = _usual_chunk()
         self._kept = _AFTER_PLACES - _BLOOM_FILTER if may_move else _AFTER_PLACES
@@ -380,7 +391,7 @@ class _Cut:
             nulls = _nulls(raw, statistics, leaf)
             if not self._may_show(field_head(raw, statistics, 0)[0], leaf):
                 kept = kept - {_STATISTICS}
-        if leaf.is_floating and not self._keeps_all_statistics:
+        if leaf.physical in self._unshown:
             indexes = indexes & _OFFSET_INDEX
         before = 8 if 8 in metadata else 7
         head = raw[begin : metadata[2][2]], leaf.written_path, raw[metadata[3][2] : metadata[before][2]]
@@ -404,10 +415,10 @@ class _Cut:
 
     def _may_show(self, first: int, leaf: Leaf) -> bool:
         """Whether Spark may see statistics of a column whose field ``first`` is the first one."""
-        if leaf.is_floating:
-            return self._keeps_all_statistics  # Spark would skip rows of NaN, which is greater than any number
+        if leaf.physical in self._unshown:
+            return False
         # The older minimum and maximum of texts depend on what wrote them.
-        return not (self._may_move and first in (1, 2) and leaf.element.value(1) in (BYTE_ARRAY, FIXED))
+        return not (self._may_move and first in (1, 2) and leaf.physical in (BYTE_ARRAY, FIXED))
 
     def _fields(self, places: Mapping[int, Place], kept: frozenset[int], last: int) -> bytes:
         """The end of a struct after its field ``last``: those of its fields that are kept."""

@@ -318,7 +318,10 @@ class FileSkipping:
             least, greatest = _value_along(low, path), _value_along(high, path)
             keys = (lower(least, kind), *upper(greatest, kind)) if readable else ()
             is_bounded = least is not None or greatest is not None
-            bounds[slot] = bounds_of_statistics(kind, rows, _value_along(nulls, path), is_bounded, *keys)
+            count = _value_along(nulls, path)
+            if count == 0 and not is_bounded and readable and kind != BOOLEAN:
+                count = None  # delta-rs writes 0 for a file that it takes over, and whose footer tells neither bounds nor a count
+            bounds[slot] = bounds_of_statistics(kind, rows, count, is_bounded, *keys)
         return bool(self._possible_values(bounds) & TRUE)
 
     def _open_above(self, part: Expression) -> bool:

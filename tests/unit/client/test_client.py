@@ -136,6 +136,15 @@ def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuil
     assert list(table.schema.names) == SCHEMA.names
 
 
+def test_shares_are_asked_for_once_for_all_queries(server: SharingServer) -> None:
+    """Each query has a copy of its client, with the session's options."""
+    client = SharingClient(server.profile())
+    server.reset_metrics()
+    for _ in range(3):
+        assert client.with_options({"timeZone": "UTC"}).shares_among({"sh"}) == {"sh"}
+    assert server.count("shares") == 1
+
+
 def test_browsing(server: SharingServer) -> None:
     client = SharingClient(server.profile())
     (share,) = client.list_shares()

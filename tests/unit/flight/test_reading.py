@@ -226,9 +226,10 @@ def test_a_gateway_among_the_options_needs_no_profile(
     """Nor is one of the environment taken for the tables behind it."""
     for profile in ("", str(tmp_path / "none.share")):
         monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
-        client = SharingClient(gateway=gateway.uri, gatewayToken=TOKEN)
+        client = SharingClient(Gateway=gateway.uri, gatewayToken=TOKEN)  # type: ignore[call-arg]  # names are free of case
         assert client.table("sh.sc.t").scan(limit=3).to_arrow().num_rows == 3
-        assert client.options_for(client.table("sh.sc.t").name)["path"] == "sh.sc.t"
+        loaded = client.options_for(client.table("sh.sc.t").name)
+        assert loaded == {"Gateway": gateway.uri, "gatewayToken": TOKEN, "path": "sh.sc.t"}
 
 
 @pytest.mark.parametrize("version", ["7", True, -1, 1.5])

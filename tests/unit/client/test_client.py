@@ -145,6 +145,14 @@ def test_shares_are_asked_for_once_for_all_queries(server: SharingServer) -> Non
     assert server.count("shares") == 1
 
 
+@pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])
+def test_numbers_that_are_none_are_refused(table: SharedTable, number: Any) -> None:
+    """No rows came of workers=-1."""
+    for use in (table.to_record_batch_reader, table.scan().to_record_batch_reader, table.versions):
+        with pytest.raises(OptionError, match=rf"(workers|most)={number} is not a whole number of at least 1"):
+            use(number)
+
+
 def test_browsing(server: SharingServer) -> None:
     client = SharingClient(server.profile())
     (share,) = client.list_shares()

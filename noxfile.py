@@ -65,15 +65,17 @@ NOT_ON_THE_LOWEST = [
     # The stand-in for Google does not know the names that Polars before 2 asks for.
     "access/test_engines.py::test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names",
 ]
+#: Tests that run in another process than the rest of tests/spark, which ended last: two start Java anew, one asks long queries.
+_ASIDE = [f"tests/spark/test_{name}.py" for name in ("native_cluster", "register", "tpch")]
 #: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the ``_LONG`` longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
 TESTS = [
     ["python", "-m", "pytest", "-p", "no:cacheprovider", *run]
     for run in (
-        ["tests/spark"],
+        ["tests/spark", *(f"--ignore={path}" for path in _ASIDE)],
         ["tests/unit"],
         ["tests/conformance", "tests/faults", "-m", "not spark"],
-        ["tests/conformance", "tests/faults", "-m", "spark"],
+        ["tests/conformance", "tests/faults", *_ASIDE, "-m", "spark"],
         ["tests/spark", "--spark-mode=connect"],
         ["tests/emulators"],
     )
@@ -359,7 +361,12 @@ def notebooks(session: nox.Session) -> None:
 # --- environment ------------------------------------------------------------------------------------------------------
 
 #: Text is UTF-8 whatever the machine says: file names, the JVM's arguments, the output.
-UTF8 = {"PYTHONUTF8": "1", "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"}
+UTF8: dict[str, str | None] = {
+    "PYTHONUTF8": "1",
+    "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8",
+    # Images of containers set it; each of the hundreds of processes would compile all that it imports.
+    "PYTHONDONTWRITEBYTECODE": None,
+}
 
 
 def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) -> None:
@@ -370,7 +377,7 @@ def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) ->
     session.install(*own, *packages, *nox.project.dependency_groups(PROJECT, *groups))
 
 
-def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
+def pytest(session: nox.Session, *args: str, env: dict[str, str | None]) -> None:
     session.run("python", "-m", "pytest", *args, env=env)
 
 

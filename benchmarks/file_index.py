@@ -4,13 +4,14 @@
     JVM_PEER=... python benchmarks/file_index.py --many              and 100,000 files in 10,000 partitions
     JVM_PEER=... python benchmarks/file_index.py --many --tables --scale 0               these alone
     JVM_PEER=... python benchmarks/file_index.py --whole --tables few tiny --networks loopback 0.005,100e6   whole small files
+    JVM_PEER=... python benchmarks/file_index.py --whole --scale 0 --runs 1 --warm-ups 0 --tables tiny --networks slow   an hour and a half
     python benchmarks/file_index.py --runs 1 --tables few --networks loopback --contenders file "lane url"
 
 ``file`` is ``spark.read.parquet`` of the local files; ``lane`` is ``to_spark(engine="native")`` and ``python`` is
 ``to_spark(engine="python")`` of a scan that is told columns and conditions, each by URL and by directory; ``jvm`` is the JVM
 connector with its defaults and ``tuned`` as in ``jvm.py``, where JVM_PEER names the directory it was built into. The queries are
 those of ``frame_queries.py``. Each run makes a new client, loads the table anew, and is timed from the load on. The
-contenders take turns, and the first round does not count. A cell holds medians: seconds, requests of the sharing protocol and of
+contenders take turns, and the first round does not count, but with ``--warm-ups 0``. A cell holds medians: seconds, requests of the sharing protocol and of
 the table's log + requests for data, and megabytes of data. The server is a process of its own and counts. It is also the
 storage by directory: a stand-in for S3. The answers of all contenders are compared; after each table stand the cells of the lane that
 miss the aims: ``JVM_TIMES`` times the JVM connector's time and none of its requests and bytes more, ``FILE_TIMES`` times the time
@@ -109,10 +110,17 @@ class Ways:
     """
 
     def __init__(
-        self, spark: Any, served: Served, root: Path, peer: JvmPeer | None, *, tells_memory: bool = False
+        self,
+        spark: Any,
+        served: Served,
+        root: Path,
+        peer: JvmPeer | None,
+        *,
+        tells_memory: bool = False,
+        warm_ups: int = 1,
     ) -> None:
         self._spark, self._served, self._root, self._peer = spark, served, root, peer
-        self._tells_memory = tells_memory
+        self._tells_memory, self._warm_ups = tells_memory, warm_ups
         self.differing = 0
 
     def load(self, way: str, table: str, told: Mapping[str, Any]) -> Any:
@@ -153,7 +161,7 @@ class Ways:
         cells = {way: Cell() for way in ways}
         failed: set[str] = set()
         first, differs = None, False
-        for turn in range(runs + 1):
+        for turn in range(runs + self._warm_ups):
             place = turn % len(ways)
             for way in (*ways[place:], *ways[:place]):
                 if way in failed:
@@ -168,7 +176,7 @@ class Ways:
                     cells[way] = Cell()
                     continue
                 time.sleep(0.05)  # answers that a reader left in the middle are counted when the server notices
-                if turn:
+                if turn >= self._warm_ups:
                     held = self.memory(way) if self._tells_memory else None
                     cells[way].add(seconds, self._served.served(), held)
                 first = answer if first is None else first
@@ -415,7 +423,8 @@ def write_tables(root: Path, options: argparse.Namespace) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="counted runs, after one that is not")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs")
+    parser.add_argument("--warm-ups", type=int, default=1, help="runs before these that are not counted")
     parser.add_argument("--tables", nargs="*", choices=TABLES, default=["few", "small", "large"])
     parser.add_argument(
         "--networks", nargs="+", default=["loopback", "slow"], help="or seconds of latency, bytes a second"
@@ -453,7 +462,7 @@ def main() -> int:
         print(f"Spark {spark.version}, {os.cpu_count()} cores, medians of {options.runs}", end="")
         print(f"; JVM connector: {'yes' if home else 'not built'}")
         try:
-            ways = Ways(spark, served, root, peer, tells_memory=options.whole)
+            ways = Ways(spark, served, root, peer, tells_memory=options.whole, warm_ups=options.warm_ups)
             kinds = [way for way in CONTENDERS[:3] if way in options.contenders]
             if tpch and kinds:
                 compare_tpch(ways, spark, tpch, kinds, options.runs)

@@ -86,7 +86,7 @@ class SharingClient(Recipient):
         if token is not None:
             options["gatewayToken"] = token
         options["gateway"] = gateway
-        return cls(Profile(gateway), engine, **options)
+        return cls(None, engine, **options)
 
     def __dir__(self) -> Iterable[str]:
         return [name for name in super().__dir__() if name not in _INTERNAL]

@@ -107,10 +107,12 @@ class Recipient:
     def __init__(
         self, profile: str | Path | Mapping[str, Any] | Profile | None = None, engine: str = "auto", **options: Any
     ) -> None:
-        self._source = profile
         self.engine = checked_engine(engine)
         self.options = {name: option_text(value) for name, value in options.items()}
         parsed = parse_options({"path": "a.b.c", **self.options})
+        if profile is None and parsed.gateway is not None:
+            profile = Profile(parsed.gateway)  # which holds the recipient's own
+        self._source = profile
         self.profile = _profile(profile, identity_of(parsed))
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:
@@ -121,8 +123,8 @@ class Recipient:
             self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
         #: What Spark's latest scans of the recipient's tables were answered, the newest last.
         self.scans: deque[ScanListing] = deque(maxlen=_SCANS_KEPT)
-        #: Names of shares that the server has had, in lower case.
-        self._shares: frozenset[str] = frozenset()
+        #: Names of shares that the server has had, in lower case; copies of the recipient know them too.
+        self._shares: set[str] = set()
 
     def with_options(self, options: Mapping[str, str]) -> Self:
         """The same recipient, with the same record of scans, and other options of every load."""
@@ -137,7 +139,7 @@ class Recipient:
             DeltaSharingError: The server does not list its shares.
         """
         if not names <= self._shares:
-            self._shares = frozenset(share.name.lower() for share in self.rest.list_shares())
+            self._shares.update(share.name.lower() for share in self.rest.list_shares())
         return names & self._shares
 
     def options_for(self, name: TableName) -> dict[str, str]:
@@ -145,7 +147,7 @@ class Recipient:
         source = self._path()
         if source and not source.startswith("{") and not (self._source is not None and only_spark_reads(source)):
             return {**self.options, "path": f"{source}#{name}"}
-        inline = {} if "gateway" in self.options else _inline(self.profile)
+        inline = _inline(self.profile) if isinstance(self.rest, SharingRest) else {}  # a gateway holds them
         return {**self.options, **inline, "path": str(name)}
 
     def is_of(self, profile: str) -> bool:
@@ -330,7 +332,9 @@ class Load:
         return self._option("limit") is not None
 
     def _option(self, name: str) -> str | None:
-        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+        """An option of the load by its name in lower case: its own, or that of all of its recipient's loads."""
+        given = overridden(self.table.client.options, self.options)
+        return next((value for key, value in given.items() if key.lower() == name), None)
 
     def _with(self, name: str, value: str) -> Self:
         return type(self)(self.table, overridden(self.options, {name: value}), self.hints)

@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
+    except DeltaSharingError as error:  # before Python's own: a file that is not shared is one of both
+        return _told(error)
     except OSError as error:
         has_left = isinstance(error, BrokenPipeError)  # the reader has seen enough, as `head` does
         if not has_left and error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -61,8 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE if has_left else _told(ConfigError(f"the output has no room: {error.strerror}; write it elsewhere"))
     except KeyboardInterrupt:
         return 130
-    except DeltaSharingError as error:
-        return _told(error)
     return code
 
 
@@ -180,13 +180,12 @@ def _positive(text: str) -> int:
 
 def _ls(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import listed, parse_asset_address
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.display import Listing
 
     where = arguments.where if arguments.inside is None else f"{arguments.where}#{arguments.inside}"
     address = parse_asset_address(where)
     profile, path = _profile_and_path(where) if address is None else (address.profile, "")
-    client = SharingClient(profile or None, **_options(arguments))
+    client = _client(arguments, profile)
     if address is not None:
         groups = {"": listed(client, address, arguments.kind, arguments.recursive)}
     else:
@@ -210,10 +209,9 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 def _cat(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import cat, needed_asset_address
-    from delta_sharing_spark.client import SharingClient
 
     address = needed_asset_address(arguments.address)
-    cat(SharingClient(address.profile or None, **_options(arguments)), address, arguments.kind)
+    cat(_client(arguments, address.profile), address, arguments.kind)
     return DONE
 
 
@@ -288,12 +286,11 @@ def _count(arguments: argparse.Namespace) -> int:
 def _download(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import download as download_files
     from delta_sharing_spark.cli.assets import parse_asset_address
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.frames.export import format_of, whole_file, write_batches
 
     files = parse_asset_address(arguments.address)
     if files is not None:
-        told = download_files(SharingClient(files.profile or None, **_options(arguments)), files, arguments)
+        told = download_files(_client(arguments, files.profile), files, arguments)
         if arguments.json:
             _print_json(told)
         else:
@@ -315,20 +312,23 @@ def _download(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _client(arguments: argparse.Namespace, profile: str | None) -> SharingClient:
+    """The client of a profile, else of the environment's, with the options of a command."""
+    from delta_sharing_spark.client import SharingClient
+
+    return SharingClient(profile or None, **_options(arguments))
+
+
 def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.sharing.address import parse_address
     from delta_sharing_spark.table import Scan
 
     address = parse_address(arguments.address)
-    options = _options(arguments)
-    if arguments.columns is not None:
-        options["columns"] = arguments.columns
-    if arguments.where is not None:
-        options["where"] = arguments.where
-    client = SharingClient(address.profile)
-    return Scan(client.table(str(address.table)), {**options, **more})
+    for name in ("columns", "where"):
+        if getattr(arguments, name) is not None:
+            more[name] = getattr(arguments, name)
+    return Scan(_client(arguments, address.profile).table(str(address.table)), more)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

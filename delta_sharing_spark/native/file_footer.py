@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ from delta_sharing_spark.scan.thrift import (
 )
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.scan.varint import read_varint, unzigzag
+from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
 from delta_sharing_spark.schema.types import Struct
 
 _PARQUET_MR = b"parquet-mr"
@@ -57,7 +58,7 @@ _PARQUET_MR = b"parquet-mr"
 _KNOWN = 64
 #: In ``ColumnChunk``: no file offset, then the metadata; and in these the place of the data and of the dictionary.
 _BEGIN = write_head(2, I64, 0) + write_number(0) + write_head(3, STRUCT, 2)
-_PATH, _DICTIONARY = write_head(3, LIST, 2), write_head(11, I64, 9)
+_DATA, _DICTIONARY = write_head(9, I64, 7), write_head(11, I64, 9)
 #: Fields of ``ColumnMetaData`` after the places, and of ``ColumnChunk`` after the metadata.
 _STATISTICS, _BLOOM_FILTER, _AFTER_PLACES = 12, {14, 15}, frozenset((12, 13, 14, 15, 16))
 _OFFSET_INDEX, _INDEXES = frozenset((4, 5)), frozenset((4, 5, 6, 7))
@@ -80,6 +81,8 @@ class Leaf:
         levels: Its largest repetition and definition level.
         required: The name of the table's NOT NULL column that it is, where the file lets it be NULL.
         column: Its path as one name.
+        physical: Its physical type.
+        written_path: Its path as a footer has it, with its field's head.
     """
 
     number: int
@@ -88,12 +91,14 @@ class Leaf:
     levels: tuple[int, int]
     required: str | None = None
     column: bytes = field(init=False)
+    physical: int = field(init=False)
     written_path: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column", b".".join(self.path))
-        texts = (write_text(part) for part in self.path)
-        object.__setattr__(self, "written_path", write_list_head(BINARY, len(self.path)) + b"".join(texts))
+        object.__setattr__(self, "physical", self.element.value(1))
+        heads = write_head(3, LIST, 2), write_list_head(BINARY, len(self.path))
+        object.__setattr__(self, "written_path", b"".join((*heads, *map(write_text, self.path))))
 
     @staticmethod
     def of_texts(name: str) -> Leaf:
@@ -211,7 +216,7 @@ class FooterReader:
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
         try:
             head, columns = self._matched(raw, tuple(constants))
-            cut = _Cut(raw, columns, created_by.startswith(_PARQUET_MR), may_move)
+            cut = _Cut(raw, columns, created_by, may_move)
             groups, end = cut.groups(head)
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
@@ -266,16 +271,14 @@ def leaves_of(root: Element) -> Iterator[Leaf]:
         yield from walk(child, (), (0, 0), column.name if column is not None and is_required else None)
 
 
-#: The fields of ``ColumnMetaData`` that the groups of ``_usual_chunk`` are.
-_USUAL_FIELDS = (1, I32), (2, LIST), (3, LIST), (7, I64), (9, I64), (11, I64), (12, STRUCT), (13, LIST), (16, STRUCT)
-
-
 @cache
 def _usual_chunk() -> re.Pattern[bytes]:
     """Matches a ``ColumnChunk`` of the form that most writers give it: ``field_places`` takes five times as long.
 
-    A byte tells of each value how it goes on, so that there is one way to match at most. Chunks with texts of more than 127
-    bytes, Bloom filters, key-value metadata or a file of their own are not matched.
+    Its groups are what stands before the path, what stands between it and the places, the last of which is the chunk's length,
+    the places of the data and of a dictionary, the statistics, and what follows these. A byte tells of each value how it goes on,
+    so that there is one way to match at most. Chunks with texts of more than 127 bytes, Bloom filters, key-value metadata, a
+    dictionary at 0 or a file of their own are not matched.
     """
 
     def heads(*kinds: int) -> str:
@@ -292,18 +295,28 @@ def _usual_chunk() -> re.Pattern[bytes]:
     values = rf"(?:{heads(I32, I64)}{n}|{heads(BINARY)}{texts(127)}|{heads(BOOL_TRUE, BOOL_FALSE)})*\x00"
     pages = lists(STRUCT, rf"(?:\x15{n}){{3}}\x00", 6)
     levels = rf"(?:\x16{n})?(?:{heads(LIST)}{lists(I64, n, 8)})*\x00"
-    begins = rf"(?:\x26{n}\x1c|\x3c)\x15({n})\x19({lists(I32, n, 8)})\x19({lists(BINARY, texts(63), 4)})"
-    sizes = rf"\x15{n}\x16{n}\x16{n}\x16({n})\x26({n})(?:\x26({n}))?"
-    ends = rf"(?:[\x1c\x3c]({values}))?(?:[\x19\x29\x49]({pages})(?:\x3c({levels}))?)?\x00(?:{heads(I32, I64)}{n})*\x00"
+    begins = rf"(?:\x26{n}\x1c|\x3c)(\x15{n}\x19{lists(I32, n, 8)})\x19{lists(BINARY, texts(63), 4)}"
+    sizes = rf"(\x15{n}\x16{n}\x16{n}\x16({n}))\x26({n})(?:\x26((?!\x00){n}))?"
+    ends = rf"(?:[\x1c\x3c]({values}))?((?:[\x19\x29\x49]{pages}(?:\x3c{levels})?)?\x00)(?:{heads(I32, I64)}{n})*\x00"
     return re.compile((begins + sizes + ends).encode("latin-1"), re.DOTALL)
+
+
+@lru_cache(maxsize=64)
+def _unshown(created_by: bytes) -> frozenset[int]:
+    """The physical types by whose statistics Spark would skip rows: of NaN, which is greater than any number, or that a writer got wrong."""
+    writer = created_by.decode(errors="replace")
+    if not counts_nulls(writer):
+        return frozenset(range(8))
+    floats = () if created_by.startswith(_PARQUET_MR) else (FLOAT, DOUBLE)
+    return frozenset((*floats, *(() if bounds_byte_arrays(writer) else (BYTE_ARRAY, FIXED))))
 
 
 class _Cut:
     """Cuts the descriptions of one footer's chunks."""
 
-    def __init__(self, raw: bytes, columns: FileColumns, keeps_all_statistics: bool, may_move: bool) -> None:
-        self._raw, self._columns = raw, columns
-        self._keeps_all_statistics, self._may_move = keeps_all_statistics, may_move
+    def __init__(self, raw: bytes, columns: FileColumns, created_by: bytes, may_move: bool) -> None:
+        self._raw, self._columns, self._may_move = raw, columns, may_move
+        self._unshown = _unshown(created_by)
         self._by_number = {leaf.number: leaf for leaf in columns.leaves}
         self._usual = _usual_chunk()
         self._kept = _AFTER_PLACES - _BLOOM_FILTER if may_move else _AFTER_PLACES
@@ -352,15 +365,12 @@ class _Cut:
 
     def _chunk(self, offset: int, leaf: Leaf) -> tuple[CutChunk, int]:
         raw = self._raw
-        metadata: dict[int, Place] = {}
-        around, begin = {}, 0
         usual = self._usual.match(raw, offset) if self._may_move else None
         if usual is not None:
-            places = zip(_USUAL_FIELDS, usual.regs[1:], strict=True)
-            metadata = {number: (kind, *place) for (number, kind), place in places if place[0] >= 0}
-            begin, number, offset = metadata[1][1] - 1, 0, usual.end()
-        else:
-            number, kind, offset = field_head(raw, offset, 0)
+            return self._usual_one(usual, leaf), usual.end()
+        metadata: dict[int, Place] = {}
+        around, begin = {}, 0
+        number, kind, offset = field_head(raw, offset, 0)
         while number:
             if number == 3 and kind == STRUCT:
                 begin = offset
@@ -377,19 +387,38 @@ class _Cut:
         start = min(data, dictionary) if dictionary > 0 else data
         nulls, kept, indexes = 0, self._kept, self._indexes
         kind, statistics, _ = metadata.get(_STATISTICS, (0, 0, 0))
-        if kind == STRUCT and leaf.required is not None:
-            nulls = read_struct(raw, offset=statistics)[0].get(3, (0, 0))[1]
-        physical = leaf.element.value(1)
-        if physical in (FLOAT, DOUBLE) and not self._keeps_all_statistics:
-            # Spark would skip rows of NaN, which is greater than any number.
-            kept, indexes = kept - {_STATISTICS}, indexes & _OFFSET_INDEX
-        elif self._may_move and physical in (BYTE_ARRAY, FIXED) and field_head(raw, statistics, 0)[0] in (1, 2):
-            kept = kept - {_STATISTICS}  # the older minimum and maximum of texts depend on what wrote them
+        if kind == STRUCT:
+            nulls = _nulls(raw, statistics, leaf)
+            if not self._may_show(field_head(raw, statistics, 0)[0], leaf):
+                kept = kept - {_STATISTICS}
+        if leaf.physical in self._unshown:
+            indexes = indexes & _OFFSET_INDEX
         before = 8 if 8 in metadata else 7
-        head = raw[begin : metadata[2][2]], _PATH, leaf.written_path, raw[metadata[3][2] : metadata[before][2]]
+        head = raw[begin : metadata[2][2]], leaf.written_path, raw[metadata[3][2] : metadata[before][2]]
         tail = self._fields(metadata, kept, 11 if dictionary > 0 else 9) + self._fields(around, indexes, 3)
         head_bytes = b"".join((_BEGIN, *head, write_head(9, I64, before)))
         return CutChunk(start, start + length, nulls, data, dictionary, head_bytes, tail), offset
+
+    def _usual_one(self, usual: re.Match[bytes], leaf: Leaf) -> CutChunk:
+        """A chunk of the usual form, without indexes."""
+        before, between, length_, data_, dictionary_, statistics, others = usual.groups()
+        data, dictionary = _number(data_, 0), _number(dictionary_, 0) if dictionary_ else 0
+        start = min(data, dictionary) if dictionary > 0 else data
+        nulls, places_end = 0, usual.end(4) if dictionary <= 0 else usual.end(5)
+        tail = self._raw[places_end : usual.end(7)]
+        if statistics is not None:
+            nulls = _nulls(statistics, 0, leaf)
+            if not self._may_show(statistics[0] >> 4, leaf):
+                tail = others if len(others) == 1 else write_head(13, LIST, 11 if dictionary else 9) + others[1:]
+        head = b"".join((_BEGIN, before, leaf.written_path, between, _DATA))
+        return CutChunk(start, start + _number(length_, 0), nulls, data, dictionary, head, tail + b"\0")
+
+    def _may_show(self, first: int, leaf: Leaf) -> bool:
+        """Whether Spark may see statistics of a column whose field ``first`` is the first one."""
+        if leaf.physical in self._unshown:
+            return False
+        # The older minimum and maximum of texts depend on what wrote them.
+        return not (self._may_move and first in (1, 2) and leaf.physical in (BYTE_ARRAY, FIXED))
 
     def _fields(self, places: Mapping[int, Place], kept: frozenset[int], last: int) -> bytes:
         """The end of a struct after its field ``last``: those of its fields that are kept."""
@@ -399,6 +428,11 @@ class _Cut:
                 out += [write_head(number, kind, last), self._raw[begin:end]]
                 last = number
         return b"".join((*out, b"\0"))
+
+
+def _nulls(raw: bytes, statistics: int, leaf: Leaf) -> int:
+    """The NULLs that statistics tell of a column that the table declares NOT NULL."""
+    return 0 if leaf.required is None else int(read_struct(raw, offset=statistics)[0].get(3, (0, 0))[1])
 
 
 def _number(raw: bytes, offset: int) -> int:

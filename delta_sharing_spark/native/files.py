@@ -11,7 +11,7 @@ import logging
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import IO, Any
@@ -285,10 +285,11 @@ def _all_at_once(
 
     at_once = max(1 if pace.is_instant else 2, pace.files_at_once(len(files)))
     coming = [pool.submit(work) for _ in files[:at_once]]
-    done = wait(coming, return_when=FIRST_EXCEPTION).done
-    coming.clear()
-    while done:
-        done.pop().result()  # no name stays for a future that failed: its error would hold the files that were fetched
+    # In order, and not by ``wait``, which does not see that a pool which is shut down cancels what it has not begun.
+    while coming:
+        coming.pop(
+            0
+        ).result()  # no name stays for a future that failed: its error would hold the files that were fetched
     return [members[number] for number in range(len(files))]
 
 

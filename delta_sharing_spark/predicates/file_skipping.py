@@ -318,7 +318,10 @@ class FileSkipping:
             least, greatest = _value_along(low, path), _value_along(high, path)
             keys = (lower(least, kind), *upper(greatest, kind)) if readable else ()
             is_bounded = least is not None or greatest is not None
-            bounds[slot] = bounds_of_statistics(kind, rows, _value_along(nulls, path), is_bounded, *keys)
+            count = _value_along(nulls, path)
+            if count == 0 and not is_bounded and readable and kind != BOOLEAN:
+                count = None  # delta-rs writes 0 for a file that it takes over, and whose footer tells neither bounds nor a count
+            bounds[slot] = bounds_of_statistics(kind, rows, count, is_bounded, *keys)
         return bool(self._possible_values(bounds) & TRUE)
 
     def _open_above(self, part: Expression) -> bool:
@@ -353,6 +356,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 _LOW, _HIGH = "minValues", "maxValues"
 _OTHER = {_LOW: _HIGH, _HIGH: _LOW}
+_NOTHING: dict[str, Any] = {}
 #: The bounds by which no value of a file can compare so: as a test of one, and of a column of them.
 _EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool], str]]] = {
     "=": [(_LOW, gt, "greater"), (_HIGH, lt, "less")],
@@ -379,17 +383,15 @@ class Exclusion:
 
     def excludes_file(self, stats: Mapping[str, Any]) -> bool:
         """Whether a file's statistics, as parsed JSON, show that no row passes."""
-        value = self._bound(stats, self.bound)
+        bounds = stats.get(self.bound)
+        told: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
+        value = lower(told, DATE) if self.is_date else told
         if type(value) is not int or not self.excludes(value, self.value):
             return False
-        other = self._bound(stats, _OTHER[self.bound])
-        low, high = (value, other) if self.bound == _LOW else (other, value)
-        return type(other) is not int or low <= high
-
-    def _bound(self, stats: Mapping[str, Any], name: str) -> Any:
-        bounds = stats.get(name)
-        value = bounds.get(self.column) if type(bounds) is dict else None
-        return lower(value, DATE) if self.is_date else value
+        bounds = stats.get(_OTHER[self.bound])
+        other: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
+        # As texts, dates are in their order.
+        return type(other) is not type(told) or (told <= other if self.bound == _LOW else other <= told)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
         """The same for many files' statistics in columns (null: unknown); None if they lack the column."""

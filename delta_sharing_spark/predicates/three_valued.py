@@ -62,12 +62,15 @@ def bounds_of_statistics(
         low, high, high_number: The keys that are read.
     """
     has_nulls = type(nulls) is not int or nulls != 0
-    is_scalar = kind in SCALARS or isinstance(kind, Decimal)
-    if is_scalar and not is_bounded and type(rows) is type(nulls) is int and 0 < rows == nulls:
+    if _is_scalar(kind) and not is_bounded and type(rows) is type(nulls) is int and 0 < rows == nulls:
         return ALL_NULL
     if low is not None and high_number is not None and low > high_number:
         return ColumnBounds(has_nulls)
     return ColumnBounds(has_nulls, True, low, high, high_number)
+
+
+def _is_scalar(kind: DataType) -> bool:
+    return kind in SCALARS or isinstance(kind, Decimal)
 
 
 #: The values of each set.
@@ -219,7 +222,9 @@ def may_exclude(
         case tree.IsTrue(operand):
             return may_exclude(operand, has_bounds_of, is_negated)
         case tree.IsNull(operand):
-            return isinstance(operand, tree.Column) and has_bounds_of(tree.Column(operand.path, Primitive("long")))
+            if not isinstance(operand, tree.Column) or (is_negated and not _is_scalar(operand.type)):
+                return False
+            return has_bounds_of(tree.Column(operand.path, Primitive("long")))
         case tree.Like(column, pattern):
             return has_bounds_of(column) and like_prefix(pattern)[0] != ""
         case tree.Compare(_, column, _) | tree.In(column, _):

@@ -40,7 +40,7 @@ _NEAR, _BETWEEN = 0.002, 0.0005
 #: Seconds until an answer from which on a storage is far.
 _FAR = 0.02
 #: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
-CONNECTIONS, MOST_CONNECTIONS = 8, 48
+CONNECTIONS, MOST_CONNECTIONS = 16, 48
 
 
 class Pace:

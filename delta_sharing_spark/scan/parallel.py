@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.scan.row_group_reader import decoding_pool
+from delta_sharing_spark.scan.row_group_reader import decoding_pool, size_of
 from delta_sharing_spark.scan.split_reader import RunningReaders, is_waiting, read_split
 
 #: Bytes of a split's batches that are held for the consumer; the batch that exceeds them is held as well.
@@ -72,7 +72,7 @@ class _ReadyBatches:
         with self._changed:
             while not is_over():
                 if self._held < self._limit:
-                    self._held += batch.nbytes
+                    self._held += size_of(batch)
                     self._add(batch)
                     return
                 self._changed.wait(0.1)
@@ -98,7 +98,7 @@ class _ReadyBatches:
                 raise TimeoutError
             item = self._items.popleft()
             if isinstance(item, pa.RecordBatch):
-                self._held -= item.nbytes
+                self._held -= size_of(item)
                 self._changed.notify_all()
             return item
 

@@ -34,6 +34,8 @@ _GUESSED_BYTES, _GUESSED_ROWS, _LEAST_ROWS = 8 << 20, 32768, 64
 #: Of a batch whose rows' width is known, at most: others may turn out wider.
 _MOST_BYTES, _MOST_ROWS = 64 << 20, 131072
 _LEAST_BUFFER, _MOST_BUFFER = 16 << 10, 1 << 20
+#: Bytes of buffers that are held for a batch, from which on it matters that others may share them.
+_MAY_BE_SLICE = 2 << 20
 
 
 @dataclass(slots=True)
@@ -176,6 +178,12 @@ def decoding_pool() -> pa.MemoryPool:
         with suppress(NotImplementedError):  # an Arrow built without it
             return pa.jemalloc_memory_pool()
     return pa.system_memory_pool()
+
+
+def size_of(batch: pa.RecordBatch) -> int:
+    """Bytes of a batch. A large one may be a slice, whose part of its buffers is looked for: that takes 10 us a column."""
+    whole = batch.get_total_buffer_size()
+    return whole if whole < _MAY_BE_SLICE else batch.nbytes
 
 
 def _batch_rows(group: RowGroup, budget: int, row_bytes: float) -> int:

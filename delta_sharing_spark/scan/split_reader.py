@@ -39,7 +39,13 @@ from delta_sharing_spark.scan.plan import (
     Split,
 )
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
-from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group, row_group_filter
+from delta_sharing_spark.scan.row_group_reader import (
+    RowGroup,
+    plan_row_group,
+    read_row_group,
+    row_group_filter,
+    size_of,
+)
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_scalar
@@ -48,6 +54,8 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 #: The most bytes and rows of a batch that the reader hands on; its consumer holds several.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
+#: Large files whose footers are fetched ahead of the one being decoded.
+_OPENED_AHEAD = 8
 #: Seconds that others wait for a first answer, which tells how many to ask for at once.
 _GLIMPSE = 0.01
 
@@ -102,7 +110,7 @@ def _habits_of(split: Split) -> _Habits:
 
 def is_waiting(split: Split) -> bool:
     """Whether a reader of this split mostly waits: the storage is far, and the split has few files to ask for at once."""
-    return 0 < len(split.slices) < CONNECTIONS // 2 and _habits_of(split).pace.is_far
+    return 0 < len(split.slices) < _OPENED_AHEAD // 2 and _habits_of(split).pace.is_far
 
 
 @dataclass(slots=True)
@@ -177,9 +185,10 @@ class _SplitReader:
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._habits = _habits_of(split)
         self._is_small = all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
-        #: Requests under way at once, and slices opened ahead of the one being decoded, at most.
-        self._most = MOST_CONNECTIONS if self._is_small else CONNECTIONS
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="delta-sharing-fetch")
+        #: Slices opened ahead of the one being decoded, at most, each by one request; of large ones others follow.
+        self._most = MOST_CONNECTIONS if self._is_small else _OPENED_AHEAD
+        connections = MOST_CONNECTIONS if self._is_small else CONNECTIONS
+        self._pool = ThreadPoolExecutor(connections, thread_name_prefix="delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
@@ -384,7 +393,7 @@ class _SplitReader:
         for batch in read_row_group(group, spec.table, spec.fetch_ahead // 2, layout.row_bytes, limit):
             count = batch.num_rows
             if count:
-                layout.row_bytes = max(layout.row_bytes, batch.nbytes / count)
+                layout.row_bytes = max(layout.row_bytes, size_of(batch) / count)
             if keep is not None:
                 batch = keep_rows(batch, keep.slice(row, count))
             row += count
@@ -411,7 +420,7 @@ class _SplitReader:
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in parts that are cheap to hold and to hand on; they share its memory."""
-    step = max(1, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
+    step = max(1, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, size_of(batch))))
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)
 

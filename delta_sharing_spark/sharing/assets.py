@@ -34,8 +34,8 @@ _LOOKED_AT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
-    """A volume: a directory of files of any kind (OpenSharing, "Volumes")."""
+class _Listed:
+    """What a server tells of an asset of any kind."""
 
     name: str
     schema: str
@@ -46,16 +46,26 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class Volume(_Listed):
+    """A volume: a directory of files of any kind (OpenSharing, "Volumes")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model(_Listed):
     """A model; its files are those of its versions (OpenSharing, "ML Models")."""
 
-    name: str
-    schema: str
-    share: str
     comment: str | None = None
-    storage_location: str | None = None
-    share_id: str | None = None
-    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skill(_Listed):
+    """An agent skill: a directory with ``SKILL.md``, which is data here and is never run (OpenSharing, "Agent Skills")."""
+
+    description: str | None = None
+    license: str | None = None
+    compatibility: str | None = None
+    allowed_tools: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +81,6 @@ class ModelVersion:
     storage_location: str | None = None
     source: str | None = None
     run_id: str | None = None
-    id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Skill:
-    """An agent skill: a directory with ``SKILL.md``, which is data here and is never run (OpenSharing, "Agent Skills")."""
-
-    name: str
-    schema: str
-    share: str
-    description: str | None = None
-    storage_location: str | None = None
-    license: str | None = None
-    compatibility: str | None = None
-    allowed_tools: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    share_id: str | None = None
     id: str | None = None
 
 

@@ -27,7 +27,14 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import TokenExchange, is_header_text, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.transport import RequestPurpose, check_endpoint, read_bytes, send, with_retries
+from delta_sharing_spark.sharing.transport import (
+    RequestPurpose,
+    check_endpoint,
+    read_bytes,
+    secrets_in,
+    send,
+    with_retries,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -76,14 +83,24 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
         UnauthenticatedError, NetworkError: The token endpoint refuses, or is unreachable.
         CredentialError: The profile is an access token that has ended; an identity gives none.
     """
-    if profile.type == "bearer_token":
-        if profile.carried and profile.expires is not None and profile.expires <= datetime.now(timezone.utc):
-            raise CredentialError(carried_end(profile, f"ended at {profile.expires:%Y-%m-%dT%H:%M:%SZ}"))
-        return f"Bearer {profile.bearer_token}"
+    expires = profile.expires if profile.carried and profile.type == "bearer_token" else None
+    if expires is not None and expires <= datetime.now(timezone.utc):
+        raise CredentialError(carried_end(profile, f"ended at {expires:%Y-%m-%dT%H:%M:%SZ}"))
+    return _stated(profile) or f"Bearer {_current_token(profile, settings, refused=refused)[0]}"
+
+
+def _stated(profile: Profile) -> str | None:
+    """The header that a profile itself states; None where its token is asked for."""
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
         return f"Basic {base64.b64encode(pair).decode('ascii')}"
-    return f"Bearer {_current_token(profile, settings, refused=refused)[0]}"
+    return f"Bearer {profile.bearer_token}" if profile.type == "bearer_token" else None
+
+
+def known_secrets(profile: Profile) -> tuple[str, ...]:
+    """What a server may echo of a profile, as this process knows it: an error asks for no other token."""
+    token = _tokens.get(_issued_to(profile))
+    return secrets_in(_stated(profile) or (None if token is None else f"Bearer {token.value}"))
 
 
 def carried_end(profile: Profile, end: str) -> str:
@@ -134,8 +151,7 @@ def _current_token(
     profile: Profile, settings: NetworkSettings, *, refused: str | None = None, for_executors: bool = False
 ) -> tuple[str, float]:
     """A token that is still valid, and its end by the settings' clock; infinity where nothing tells."""
-    if profile.carried:
-        profile = replace(profile, bearer_token=None, expiration_time=None, carried=None)
+    profile = _issued_to(profile)
     token = _tokens.get_or_make(profile, _Token)
     with token.lock:
         now = settings.clock()
@@ -145,6 +161,11 @@ def _current_token(
             _renew_early(token, profile, settings)
         assert token.value is not None
         return token.value, token.ends_at
+
+
+def _issued_to(profile: Profile) -> Profile:
+    """The profile that tokens are kept by: one that carries a token asks for the same ones as the one without."""
+    return replace(profile, bearer_token=None, expiration_time=None, carried=None) if profile.carried else profile
 
 
 def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:

@@ -27,7 +27,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
-from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
+from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, known_secrets
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import (
     FALLBACKS,
@@ -58,7 +58,6 @@ from delta_sharing_spark.sharing.transport import (
     body_chunks,
     check_endpoint,
     read_bytes,
-    secrets_in,
     send,
     with_retries,
 )
@@ -478,8 +477,7 @@ class SharingRest:
         try:
             yield
         except ServerError as error:
-            secrets = secrets_in(authorization(self.profile, self.settings))
-            error.args = (without_secrets(str(error), secrets),)
+            error.args = (without_secrets(str(error), known_secrets(self.profile)),)
             raise
 
     def _expiry(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options.values import camel_case
-from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES, DeletionVector
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,6 @@ def _in_words(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class VectorDescriptor:
-    """A deletion vector as the delta format gives it; the path of a stored one is a presigned URL."""
-
-    storage_type: str
-    path_or_inline_dv: str = field(repr=False)
-    offset: int | None
-    size_in_bytes: int
-    cardinality: int
-
-
 @dataclass(slots=True)
 class FileRecord:
     """One file line of either format. ``kind`` is ``"add"``, ``"cdf"`` or ``"remove"``; times are milliseconds.
@@ -85,8 +74,7 @@ class FileRecord:
     expiration_timestamp: int | None = None
     version: int | None = None
     timestamp: int | None = None
-    deletion_vector: VectorDescriptor | None = None
-    deletion_vector_file_id: str | None = None
+    deletion_vector: DeletionVector | None = None
     data_change: bool = True
 
 
@@ -214,8 +202,9 @@ def parse_delta_file(body: Any, table: str) -> FileRecord | None:
         return None
     tree = _object(single[name], name, table)
     record = _file_record(_KINDS[name], tree, outer, "path", table)
-    record.deletion_vector = _vector(tree.get("deletionVector"), table)
-    record.deletion_vector_file_id = _text(outer.get("deletionVectorFileId"))
+    record.deletion_vector = _vector(
+        tree.get("deletionVector"), record, _text(outer.get("deletionVectorFileId")), table
+    )
     record.data_change = _changes_data(tree, table)
     return record
 
@@ -283,7 +272,8 @@ def _changes_data(tree: Mapping[str, Any], table: str) -> bool:
     return change
 
 
-def _vector(tree: Any, table: str) -> VectorDescriptor | None:
+def _vector(tree: Any, record: FileRecord, file_id: str | None, table: str) -> DeletionVector | None:
+    """The deletion vector of a line; its path is a presigned URL unless it is inline."""
     if tree is None:
         return None
     tree = _object(tree, "deletionVector", table)
@@ -295,7 +285,15 @@ def _vector(tree: Any, table: str) -> VectorDescriptor | None:
     if cardinality is None:
         raise _malformed("a deletion vector lacks its cardinality", table)
     offset = _integer(tree.get("offset"), "offset", table, 0, MAX_FILE_BYTES)
-    return VectorDescriptor(storage, path, offset, size, cardinality)
+    if storage not in ("i", "p", "u"):
+        raise ResponseError(
+            f"file {record.id} of {table} has a deletion vector of the unknown storage type {storage!r}; "
+            f"upgrade delta-sharing-spark"
+        )
+    # One version may remove a file with one vector and add it with another: both keep their own name.
+    name = file_id or f"{record.id}/{record.kind}/{record.version}"
+    unique_id = f"i{path}" if storage == "i" else f"{name}@{offset}"
+    return DeletionVector(storage, path, offset, size, cardinality, unique_id, file_id)
 
 
 def _partition_values(tree: Mapping[str, Any], table: str) -> Mapping[str, str | None] | None:

@@ -115,7 +115,8 @@ def _failure(scan: Load) -> DeltaSharingError | None:
 
 
 def _is_share(tables: object) -> bool:
-    return isinstance(tables, str) and tables.count(".") == 0
+    """Whether a text names a share, whose name may hold a period, and no table, whose name has three parts."""
+    return isinstance(tables, str) and tables.count(".") < 2
 
 
 def _named(

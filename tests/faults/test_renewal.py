@@ -316,7 +316,7 @@ def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
 
     token = "IQoJb3JpZ2luX2Vj" * 60
     tracemalloc.start()
-    page = UrlPage("t")
+    page = UrlPage()
     for number in range(20_000):
         url = f"https://bucket.s3.amazonaws.com/t/part-{number:05}-{hash(number * 7):x}.parquet?X-Amz-Security-Token={token}&X-Amz-Signature={hash(str(number)) & (2**63 - 1):032x}"
         page.append(FileRecord("add", f"{number:064x}", url, number, {}))

@@ -21,7 +21,9 @@ from delta_sharing_spark import SharingClient, load_as_spark
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
-from delta_sharing_spark.spark import file_index, native
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.wire_records import Table
+from delta_sharing_spark.spark import file_index, native, views
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -346,10 +348,18 @@ def test_nothing_secret_in_what_spark_shows(spark: Any, client: SharingClient, s
         assert "?" not in text
 
 
+def test_a_share_whose_name_has_a_period_is_a_share() -> None:
+    def listed(share: str | None) -> list[Table]:
+        return [Table("t", "d", str(share))]
+
+    assert views._named("north.sales", listed) == {"d_t": TableName("north.sales", "d", "t")}
+    assert views._named("north.sales.t", listed) == {"sales_t": TableName("north", "sales", "t")}
+
+
 @pytest.mark.connect
 def test_views(spark: Any, client: SharingClient, shared: SharingServer, tmp_path: Path) -> None:
-    views = client.register(spark, "views")
-    assert sorted(v.view for v in views) == ["d_cities", "d_empty", "d_plain"]
+    made = client.register(spark, "views")
+    assert sorted(v.view for v in made) == ["d_cities", "d_empty", "d_plain"]
     answer = spark.sql("SELECT count(*) n FROM d_plain p JOIN d_cities c USING (id) WHERE p.city = 'Lisbon'").collect()
     assert answer[0].n == 900
     assert is_native(spark.table("d_plain"))

@@ -85,6 +85,21 @@ def test_ls_takes_the_profile_from_the_environment(run: Run, profile: str, monke
     assert (code, "did you mean 'city'?" in err) == (1, True)
 
 
+def test_every_command_takes_the_options_of_an_identity(
+    run: Run, server: SharingServer, profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile holds no token; options are the client's, in whatever case."""
+    told = json.loads(Path(profile).read_text("utf-8"))
+    (tmp_path / "token").write_text(told.pop("bearerToken"))
+    (tmp_path / "bare.share").write_text(json.dumps(told))
+    monkeypatch.chdir(tmp_path)
+    identity = "-o", "BearerTokenFile=token", "-o", f"identityEndpoint={server.endpoint}", "-o", "Limit=3"
+    for command in ("ls", "schema", "head", "count", "download"):
+        code, _, err = run(command, *identity, "bare.share#demo.city.stations")
+        assert (code, err) == (0, ""), command
+    assert pq.read_table("stations.parquet").num_rows == 3
+
+
 def test_ls_is_narrow_unless_it_is_asked_for_more(run: Run, profile: str) -> None:
     brief = run("ls", f"{profile}#demo.city")[1]
     assert brief.splitlines()[0].split() == ["name", "comment"]

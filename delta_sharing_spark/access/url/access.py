@@ -229,14 +229,11 @@ def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery)
 
     rest = SharingRest(context.profile, context.settings)
 
-    def sink() -> UrlPage:
-        return UrlPage(str(context.table))
-
     if isinstance(query, ChangesQuery):
-        return rest.changes(context.table, query, formats=context.formats, sink=sink)
+        return rest.changes(context.table, query, formats=context.formats, sink=UrlPage)
     for way, asking in _renewal_queries(context, load, query):
         try:
-            response = rest.query(context.table, asking, formats=context.formats, sink=sink)
+            response = rest.query(context.table, asking, formats=context.formats, sink=UrlPage)
         except (RequestRefusedError, ForbiddenError, NotFoundError) as refusal:
             if way == "query":
                 raise

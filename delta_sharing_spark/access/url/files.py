@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
-from delta_sharing_spark.access.url.signed_urls import vector_of
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
 from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
@@ -17,8 +16,8 @@ from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, broken
 
 
-def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:
-    """The task of one ``file`` or ``add`` line, in either format; raises ResponseError where the line or its deletion vector is malformed."""
+def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
+    """The task of one ``file`` or ``add`` line, in either format."""
     millis = record.expiration_timestamp
     return FileTask(
         id=record.id,
@@ -26,7 +25,7 @@ def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileT
         size=record.size,
         partition_values=record.partition_values,
         rows=rows_in_stats(record.stats),
-        deletion_vector=vector_of(record, table),
+        deletion_vector=record.deletion_vector,
         expires_at=millis / 1000 if millis else None,
         stats=record.stats if keep_stats else None,
     )
@@ -64,7 +63,7 @@ class SnapshotFiles:
         if reason:
             self.skipped[reason] += 1
         else:
-            self.tasks.append(task_of(record, self._table, keep_stats=self._keep_stats))
+            self.tasks.append(task_of(record, keep_stats=self._keep_stats))
 
     def extend(self, page: SnapshotFiles) -> None:
         """Take in what another page has; raises ResponseError where a file is in both."""
@@ -75,68 +74,55 @@ class SnapshotFiles:
         self.skipped += page.skipped
 
 
-def _change_task(record: FileRecord, table: str) -> FileTask:
-    """The task of a line of a change feed."""
-    return replace(task_of(record, table), commit_version=record.version, commit_timestamp=record.timestamp)
-
-
-def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
-    """The change files of each version of an answer.
+def files_by_version(records: Iterable[FileRecord], table: str, *, feed: bool) -> dict[int, VersionFiles]:
+    """The files of each version of an answer: those of its changes, or those that it adds, and how many it removes.
 
     ``dataChange=false`` is no change.
 
-    Raises:
-        ResponseError: A record names no version, or a file is added or removed twice in one.
-    """
-    by_version: dict[int, list[FileRecord]] = {}
-    for record in records:
-        by_version.setdefault(version_of(record, table), []).append(record)
-    files_by_version = {}
-    for version in sorted(by_version):
-        lines = by_version.pop(version)
-        tasks = change_files(
-            _by_id(lines, "add", version, table),
-            _by_id(lines, "remove", version, table),
-            tuple(_by_id(lines, "cdf", version, table).values()),
-        )
-        files_by_version[version] = VersionFiles(version, list(tasks))
-    return files_by_version
-
-
-def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, ChangedFile]:
-    files: dict[str, ChangedFile] = {}
-    for record in records:
-        if record.kind != kind or not (record.data_change or kind == "cdf"):
-            continue
-        if record.id in files:
-            raise broken(f"the server's change feed of {table} lists file {record.id} twice in version {version}")
-        files[record.id] = ChangedFile(partial(vector_of, record, table), partial(_change_task, record, table))
-    return files
-
-
-def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
-    """The files that each version of an answer adds, and how many it removes, for a stream of the table.
+    Args:
+        feed: Whether the answer is a change feed's.
 
     Raises:
-        ResponseError: A record names no version, or is no add or remove; a file is added twice in one version.
+        ResponseError: A record names no version, a file is added or removed twice in one, or a line is none of a table's files.
     """
-    by_version: dict[int, VersionFiles] = {}
+    lines_by_version: dict[int, list[FileRecord]] = {}
     for record in records:
-        if record.kind not in ("add", "remove"):
+        if record.kind == "cdf" and not feed:
             raise broken(f"the server listed a {record.kind!r} line among the files of {table}")
-        if not record.data_change:
-            continue
-        version = version_of(record, table)
-        files = by_version.setdefault(version, VersionFiles(version))
-        if record.kind == "remove":
-            files.removes += 1
-        else:
-            files.tasks.append(task_of(record, table))
-    for files in by_version.values():
-        for one, other in pairwise(sorted(task.id for task in files.tasks)):
-            if one == other:
-                raise broken(f"the server listed file {one} twice in version {files.version} of {table}")
+        if record.data_change or record.kind == "cdf":
+            lines_by_version.setdefault(version_of(record, table), []).append(record)
+    by_version = {}
+    for version in sorted(lines_by_version):
+        lines = lines_by_version.pop(version)
+        adds, removes, changed = (_by_id(lines, kind, version, table) for kind in ("add", "remove", "cdf"))
+        tasks = _changes(adds, removes, changed) if feed else map(task_of, adds.values())
+        by_version[version] = VersionFiles(version, list(tasks), len(removes))
     return by_version
+
+
+def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, FileRecord]:
+    found: dict[str, FileRecord] = {}
+    for record in records:
+        if record.kind == kind and found.setdefault(record.id, record) is not record:
+            raise broken(f"the server lists file {record.id} of {table} twice in version {version}")
+    return found
+
+
+def _changes(*kinds: dict[str, FileRecord]) -> Iterator[FileTask]:
+    """The change files of a version's adds, removes and change files."""
+    adds, removes, changed = (
+        {
+            name: ChangedFile(partial(getattr, line, "deletion_vector"), partial(_change_task, line))
+            for name, line in lines.items()
+        }
+        for lines in kinds
+    )
+    return change_files(adds, removes, tuple(changed.values()))
+
+
+def _change_task(record: FileRecord) -> FileTask:
+    """The task of a line of a change feed."""
+    return replace(task_of(record), commit_version=record.version, commit_timestamp=record.timestamp)
 
 
 def in_range(records: Iterable[FileRecord], first: int | None, last: int | None, table: str) -> Iterator[FileRecord]:

@@ -17,8 +17,6 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from delta_sharing_spark.deltalog.vector_descriptor import unique_id
-from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.instants import due_before, parse_instant
@@ -71,8 +69,7 @@ class FreshFile:
 class UrlPage:
     """The file records of one page of an answer, appended as to a list and found again by id."""
 
-    def __init__(self, table: str) -> None:
-        self._table = table
+    def __init__(self) -> None:
         self._keys = array("q")
         self._blocks: list[bytes] = []
         self._pending: list[str] = []
@@ -80,7 +77,7 @@ class UrlPage:
 
     def append(self, record: FileRecord) -> None:
         """Take in a record; its statistics and partition values are let go."""
-        vector = vector_of(record, self._table)
+        vector = record.deletion_vector
         described = None
         if vector is not None:
             url = "" if vector.storage == "i" else vector.path
@@ -126,29 +123,6 @@ class UrlPage:
 
     def __iter__(self) -> Iterator[FileRecord]:
         raise TypeError("the records of a compact page are found by id")
-
-
-def vector_of(record: FileRecord, table: str) -> DeletionVector | None:
-    """The deletion vector of a line in delta format; its path is a presigned URL unless it is inline."""
-    raw = record.deletion_vector
-    if raw is None:
-        return None
-    if raw.storage_type not in ("i", "p", "u"):
-        raise ResponseError(
-            f"file {record.id} of {table} has a deletion vector of the unknown storage type {raw.storage_type!r}; "
-            f"upgrade delta-sharing-spark"
-        )
-    # One version may remove a file with one vector and add it with another: both keep their own name.
-    name = record.deletion_vector_file_id or f"{record.id}/{record.kind}/{record.version}"
-    return DeletionVector(
-        storage=raw.storage_type,
-        path=raw.path_or_inline_dv,
-        offset=raw.offset,
-        size=raw.size_in_bytes,
-        cardinality=raw.cardinality,
-        unique_id=unique_id("i", raw.path_or_inline_dv, None) if raw.storage_type == "i" else f"{name}@{raw.offset}",
-        file_id=record.deletion_vector_file_id,
-    )
 
 
 #: A URL is renewed so much earlier than ``due_before`` says, by a share that differs from process to process: they do not all ask at one moment.

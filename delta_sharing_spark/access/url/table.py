@@ -41,8 +41,7 @@ from delta_sharing_spark.access.contract import (
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
-    added_versions,
-    feed_versions,
+    files_by_version,
     in_range,
     shapes_of,
     with_shapes,
@@ -207,7 +206,7 @@ class UrlTable(OpenTable):
                 f"the change feed of {table} until {iso(late)} cannot be read: the sharing server answers with later changes; "
                 f"give endingVersion instead"
             )
-        by_version = feed_versions(records, table)
+        by_version = files_by_version(records, table, feed=True)
         shapes = list(shapes_of(response, table))
         first = query.starting_version
         if first is None:
@@ -244,7 +243,7 @@ class UrlTable(OpenTable):
         )
         response = self._stream_answer(query, identity, range(first, last + 1))
         records = in_range(response.records(), first, last, table)
-        by_version = (feed_versions if feed else added_versions)(records, table)
+        by_version = files_by_version(records, table, feed=feed)
         shapes = list(shapes_of(response, table))
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,18 @@ def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
     else:
         with pytest.raises(ResponseError):
             secure.flight({})
+
+
+def test_a_gateway_among_the_options_needs_no_profile(
+    gateway: FlightGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor is one of the environment taken for the tables behind it."""
+    for profile in ("", str(tmp_path / "none.share")):
+        monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
+        client = SharingClient(Gateway=gateway.uri, gatewayToken=TOKEN)  # type: ignore[call-arg]  # names are free of case
+        assert client.table("sh.sc.t").scan(limit=3).to_arrow().num_rows == 3
+        loaded = client.options_for(client.table("sh.sc.t").name)
+        assert loaded == {"Gateway": gateway.uri, "gatewayToken": TOKEN, "path": "sh.sc.t"}
 
 
 @pytest.mark.parametrize("version", ["7", True, -1, 1.5])

@@ -7,10 +7,11 @@ import logging
 import random
 import re
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -206,6 +207,26 @@ def test_small_files_are_let_go_without_the_collector_where_one_fails() -> None:
         gc.enable()
 
 
+def test_an_opening_ends_with_the_pool_that_fetches_for_it() -> None:
+    """A session may end while small files are fetched ahead: who waits for them kept the whole process from ending."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def show(_: str, access: None) -> None:
+        began.set()
+        goes_on.wait(30)
+
+    pool, opener = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    opened = opener.submit(_all_at_once, [(str(n), None) for n in range(4)], show, pool, Pace())
+    assert began.wait(30)
+    while pool._work_queue.qsize() < 3:
+        time.sleep(0.001)
+    pool.shutdown(wait=False, cancel_futures=True)
+    goes_on.set()
+    with pytest.raises(CancelledError):
+        opened.result(30)
+    opener.shutdown()
+
+
 def footers_of_many_writers() -> Iterator[bytes]:
     """Files of Spark, and of pyarrow with all that it writes of a chunk or leaves out."""
     spark = sorted((Path(__file__).parents[2] / "data" / "delta_spark").glob("*/**/*.parquet"))
@@ -306,6 +327,27 @@ def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> N
             columns = {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
             assert metadata.row_group(0).column(columns["x"]).statistics is None
             assert metadata.row_group(0).column(columns["id"]).statistics.has_min_max
+
+
+@pytest.mark.parametrize(
+    ("writer", "shown"),
+    [(f"parquet-cpp-arrow version {pa.__version__}", "is"), ("parquet-cpp-arrow version 11.0.0", "i"), ("Polars", "")],
+)
+def test_statistics_that_a_writer_is_known_to_get_wrong_are_not_shown(tmp_path: Path, writer: str, shown: str) -> None:
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"i": pa.int64(), "s": pa.string()}))
+    for n in range(2):
+        built.append([{"i": n, "s": "a"}, {"i": n, "s": None}])
+    written = f"parquet-cpp-arrow version {pa.__version__}".encode()
+    for path in built.path.glob("*.parquet"):
+        path.write_bytes(path.read_bytes().replace(written, writer.encode().ljust(len(written))))
+    with (
+        SharingServer({"s.d.t": built.path}) as server,
+        served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, plan, address),
+    ):
+        for file in files_of(plan, address):
+            group = pq.ParquetFile(RemoteFile(file)).metadata.row_group(0)
+            told = [group.column(i) for i in range(group.num_columns) if group.column(i).statistics is not None]
+            assert "".join(column.path_in_schema for column in told) == shown
 
 
 def test_a_null_in_a_not_null_column_fails_whoever_reads_it(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ KEPT = [
     ("f <> 1D", "f", 1.0, 1.0),
     ("f = 0D", "f", -0.0, -0.0),
     ("f32 = 0.1F", "f32", 0.1, 0.1),
+    ("f32 = 0.33333334F", "f32", 0.0, 0.3333333),  # of seven digits
     ("wide > 0.1D AND wide < 1D", "wide", 0.1, 0.1),
     ("wide = 0.10000000149011612D", "wide", 0.1, 0.1),
     ("ts = '2020-01-01 00:00:00.123456'", "ts", "2020-01-01T00:00:00.000Z", "2020-01-01T00:00:00.123Z"),
@@ -112,10 +113,12 @@ KEPT = [
     ("a = 5", "a", 1.5, 2.5),
     ("d = '2020-01-01'", "d", "someday", "never"),
     ("a = 5", "a2", 1, 2),
-    # Delta up to 3.3 wrote offsets without their seconds: of +00:53:28, -07:52:58 and -00:00:52.
+    ("s LIKE 'b%'", "s", "bzz", "c"),
+    # Delta up to 3.3 wrote offsets without their seconds: of +00:53:28, -07:52:58, -00:00:52 and, in Liberia, -00:44:30.
     ("ts = '1850-01-01 00:00:00Z'", "ts", "1850-01-01T00:53:28.000+00:53", "1850-01-01T00:53:28.000+00:53"),
     ("ts = '1850-01-01 07:52:58Z'", "ts", "1850-01-01T00:00:00.000-07:52", "1850-01-01T00:00:00.000-07:52"),
     ("ts = '1850-01-01 00:00:52Z'", "ts", "1850-01-01T00:00:00.000Z", "1850-01-01T00:00:00.000Z"),
+    ("ts = '1972-01-01 00:44:30Z'", "ts", "1972-01-01T00:00:00.000-00:44", "1972-01-01T00:00:00.000-00:44"),
     # Bounds that contradict each other, as of a writer that compares decimals as unsigned bytes.
     ("dc = 3", "dc", 2.11, -5.44),
     ("a = 5", "a", 7, 3),
@@ -157,7 +160,8 @@ def test_two_columns_are_compared_by_the_bounds_of_both(text: str, bounds: dict[
         ("a = 1", 10, 10, True),
         ("a IS NOT NULL", 10, 10, True),
         ("a IS NOT NULL", 9, 10, False),
-        ("a IS NULL", 0, 10, True),
+        ("a IS NULL", 0, 10, False),  # of a file of values, no bound at all
+        ("b IS NULL", 0, 10, True),
         ("array IS NOT NULL", 10, 10, False),  # older delta-rs counts NULLs within it, and what is empty
         ("map IS NOT NULL", 10, 10, False),
         ("n IS NOT NULL", 10, 10, False),
@@ -174,6 +178,8 @@ def test_null_counts(text: str, nulls: int | None, rows: int | None, gone: bool)
 
 
 def test_a_count_of_nulls_beside_bounds_does_not_make_all_rows_null() -> None:
+    assert skipped("a IS NULL", "a", 1, 2, nulls=0)
+    assert not skipped("a IS NULL", "a", 1, 2, nulls=1)
     assert not skipped("a IS NOT NULL", "a", 1, 2, nulls=10)
     assert not skipped("a = 1", "a", 1, None, nulls=10)
 
@@ -208,13 +214,14 @@ def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
 
 
 def test_what_could_not_help_is_told() -> None:
-    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL"
+    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL AND array IS NULL AND array IS NOT NULL"
     unhelpful = FileSkipping(parse_where(text, TABLE), TABLE, PARTITIONS).non_pruning_conjuncts()
     assert [str(e) for e in unhelpful] == [
         "`f` > 1.0D",
         "`s` LIKE '%x'",
         "`p` = 1 OR `b` = TRUE",
         "NOT (`bin` = X'00')",
+        "`array` IS NOT NULL",
     ]
 
 

@@ -19,7 +19,7 @@ from local_access import Bytes, LocalAccess, parquet, read, spec_of
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan import split_reader
-from delta_sharing_spark.scan.pace import Pace, Places
+from delta_sharing_spark.scan.pace import CONNECTIONS, Pace, Places
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
@@ -274,3 +274,35 @@ def test_what_a_first_answer_tells_is_known_before_many_files_are_asked_for(
         monkeypatch.setattr(split_reader, "_GLIMPSE", 20)
     assert read(spec, Storage(files)).num_rows == 60_000
     assert (len(threads) <= 3) == is_near
+
+
+def test_large_files_are_opened_a_few_ahead_and_their_row_groups_fetched_over_more_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were footers fetched over all connections, a few rows of many files would cost as many requests."""
+    for name in ("split_reader.WHOLE_FILE", "pace.WHOLE_FILE", "pace._ALWAYS_WHOLE"):
+        monkeypatch.setattr(f"delta_sharing_spark.scan.{name}", 0)
+    files = {str(n): parquet(pa.table({"i": np.arange(2_000) + n}), row_group_size=100) for n in range(30)}
+    changed, footers, under_way, most = threading.Condition(), set[str](), set[str](), [0]
+
+    class Slow(Bytes):
+        def read(self, start: int, length: int) -> memoryview:
+            is_footer = start + length == self.size
+            with changed:
+                (footers if is_footer else under_way).add(self.name if is_footer else f"{self.name} {start}")
+                changed.notify_all()
+                if is_footer and len(footers) <= 8:
+                    assert changed.wait_for(lambda: len(footers) >= 8, 60)
+                    changed.wait_for(lambda: len(footers) > 8, 0.2)  # those too many would come now
+                    most[0] = max(most[0], len(footers))
+                elif not is_footer:
+                    assert changed.wait_for(lambda: len(under_way) >= CONNECTIONS, 60)
+            return super().read(start, length)
+
+    class Storage(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            return Slow(task.id, files[task.id])
+
+    spec = replace(spec_of(Struct((Field("i", Primitive("long")),))), table="large")
+    assert read(spec, Storage(files)).num_rows == 60_000
+    assert most[0] == 8

@@ -33,8 +33,9 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.sharing.response import Page, iter_lines, parse_page
-from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol, VectorDescriptor
+from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol
 
 T = "s.d.t"
 
@@ -119,8 +120,8 @@ def test_the_delta_format() -> None:
     assert page.response_format == "delta"
     assert page.metadata is not None
     assert (page.metadata.size, page.metadata.num_files, page.metadata.id) == (7, 1, "T")
-    descriptor = VectorDescriptor("p", "https://store/dv", 1, 34, 2)
-    first = FileRecord("add", "F", "https://store/f", 9, {"p": ""}, "{}", 5, 1, None, descriptor, "V", False)
+    located = DeletionVector("p", "https://store/dv", 1, 34, 2, "V@1", "V")
+    first = FileRecord("add", "F", "https://store/f", 9, {"p": ""}, "{}", 5, 1, None, located, False)
     assert page.records[0] == first
     assert [(r.kind, r.timestamp) for r in page.records[1:]] == [("cdf", 8), ("remove", None)]
 
@@ -276,6 +277,10 @@ def test_an_error_body_after_or_for_lines_is_no_end_of_the_rows(body: dict[str, 
         (
             [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"pathOrInlineDv": 5}}})],
             "lacks its storageType",
+        ),
+        (
+            [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"storageType": "x"}}})],
+            "of the unknown storage type 'x'",
         ),
         ([{"file": {"url": "u", "id": "i"}}], "no size"),
         ([file_line("a", size="1e3")], "size of a file is '1e3'"),

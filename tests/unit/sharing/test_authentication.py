@@ -429,6 +429,23 @@ def test_keys_that_do_not_fit(
 # Secrecy
 
 
+def test_an_answer_that_echoes_a_token_is_told_without_it_and_no_other_is_asked_for(
+    server: ScriptedServer, rest_of: Rest, clock: Clock
+) -> None:
+    """The token ends while the answer arrives, and the token endpoint is gone by then."""
+    issue(server)
+
+    def echo(asked: Asked) -> Reply:
+        clock.time += 4000
+        server.on("/oauth", Reply(reset=True))
+        return Reply({"error": f"do not show {asked.headers['authorization'].partition(' ')[2]}"})
+
+    server.on("/shares", echo)
+    with pytest.raises(ResponseError, match=r"a listing holds an error: do not show \[redacted\];"):
+        list(rest_of(server, **oauth_of(server)).list_shares())
+    assert tokens_asked(server) == 1
+
+
 def test_no_secret_is_told_anywhere(
     server: ScriptedServer, rest_of: Rest, tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: Clock
 ) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from delta_sharing_spark.access.directory.access import StorageToken
-from delta_sharing_spark.errors import AccessModeError, CredentialError
+from delta_sharing_spark.errors import AccessModeError, CredentialError, OptionError
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
@@ -59,8 +59,11 @@ def storage_options(
             of ``CREATE SECRET``; ``create_secret`` writes the statement).
 
     Raises:
+        OptionError: An unknown engine.
         CredentialError: The engine cannot take this kind of token; says what can.
     """
+    if engine not in get_args(Engine):
+        raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(get_args(Engine))}")
     secret = token.secret
     settings = settings_for(secret, token.location, settings or StorageSettings())
     if isinstance(secret, AwsSession):

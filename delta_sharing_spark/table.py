@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, SupportsIndex
 
 from delta_sharing_spark.access.asking import iso, storage_settings, transport_of
 from delta_sharing_spark.access.contract import shape_of
@@ -21,7 +22,7 @@ from delta_sharing_spark.display import (
     scan_html,
     schema_html,
 )
-from delta_sharing_spark.errors import AccessModeError, short_tracebacks
+from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options, redacted_options
 from delta_sharing_spark.options.values import option_text, quoted_column
@@ -106,13 +107,14 @@ class Scan(Load, RowSource):
         """See ``RowSource.to_record_batch_reader``."""
         import pyarrow as pa
 
+        workers = WORKERS if workers is None else _counted("workers", workers)
         return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))
 
     def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
         import pyarrow as pa
 
         planned = self.plan()
-        return pa.RecordBatchReader.from_batches(self.arrow_schema(), _read(planned, None)), planned.exact_rows
+        return pa.RecordBatchReader.from_batches(self.arrow_schema(), _read(planned, WORKERS)), planned.exact_rows
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the result in Arrow's types."""
@@ -144,18 +146,25 @@ class Scan(Load, RowSource):
         shape = self.resolved().shape
         cheapest = cheapest_column(shape.schema, shape.partition_columns)
         narrow = self if cheapest is None else self._with("columns", quoted_column(cheapest))
-        return sum(batch.num_rows for batch in narrow._batches(None))
+        return sum(batch.num_rows for batch in narrow._batches(WORKERS))
 
-    def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
+    def _batches(self, workers: int) -> Iterator[pa.RecordBatch]:
         yield from _read(self.plan(), workers)
 
 
-def _read(planned: ScanPlan, workers: int | None) -> Iterator[pa.RecordBatch]:
+def _counted(name: str, value: object) -> int:
+    """A number that a user gave of something; raises OptionError where it is none of at least 1."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or index(value) < 1:
+        raise OptionError(f"{name}={str(value)[:100]} is not a whole number of at least 1; give one, or leave it out")
+    return index(value)
+
+
+def _read(planned: ScanPlan, workers: int) -> Iterator[pa.RecordBatch]:
     """The rows of a plan, with a bar of progress on a terminal or in a notebook."""
     from delta_sharing_spark.scan.parallel import read_splits
 
     with Progress(planned) as progress:
-        for batch in read_splits(planned.splits, workers or WORKERS, progress=progress.finish_split):
+        for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
             progress.add_rows(batch.num_rows)
             yield batch
 
@@ -195,6 +204,7 @@ class SharedTable(RecipientTable, RowSource):
         Raises:
             VersionError: The server does not share the table's history.
         """
+        most = _counted("most", most)
         options = {name.lower() for name in self.client.options}
         by_log = not {"accessmode", "gateway"} & options and "dir" in (self.metadata.access_modes or ())
         opener, _ = (self.scan(accessMode="dir") if by_log else self.scan()).opened()

@@ -332,7 +332,9 @@ class Load:
         return self._option("limit") is not None
 
     def _option(self, name: str) -> str | None:
-        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+        """An option of the load by its name in lower case: its own, or that of all of its recipient's loads."""
+        given = overridden(self.table.client.options, self.options)
+        return next((value for key, value in given.items() if key.lower() == name), None)
 
     def _with(self, name: str, value: str) -> Self:
         return type(self)(self.table, overridden(self.options, {name: value}), self.hints)

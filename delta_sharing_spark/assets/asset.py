@@ -117,8 +117,15 @@ class Asset(_Shared):
         return self._place
 
     def files(self, path: str = "") -> Sequence[SharedFile]:
-        """All files, or those below a directory, with sizes and times; a list that prints as a table."""
-        return Listing(map(shared_file, self.place.entries(path, deep=True)))
+        """All files, those below a directory, or the one that ``path`` names, with sizes and times; a list that prints as a table.
+
+        Raises:
+            NoSuchFileError: There is neither a directory nor a file of that path.
+        """
+        found = list(self.place.entries(path, deep=True))
+        if not found and not (named := self.place.info(path)).name.endswith("/"):
+            found = [named]
+        return Listing(map(shared_file, found))
 
     def fs(self) -> PlaceFileSystem:
         """An fsspec file system of its files, rooted here and read-only.

@@ -22,7 +22,9 @@ _READY_BYTES = 16 << 20
 _LEAST_BUDGET, _MOST_BUDGET = 256 << 20, 1 << 30
 #: Splits whose readers mostly wait that take one worker's place, each with as large a part of its budget.
 _WAITING = 4
-#: Seconds between two calls of ``check_cancelled`` while the consumer waits for a batch.
+#: Splits that have begun before the consumer took the first of them, at most: most of one huge row group's are empty.
+_MOST_BEGUN = 1024
+#: Seconds after which a consumer that waits for a batch looks whether it was cancelled.
 _LOOK_EVERY = 0.5
 
 
@@ -85,7 +87,7 @@ class _ReadyBatches:
         self._items.append(item)
         self._changed.notify_all()
 
-    def take(self, timeout: float | None) -> _Item:
+    def take(self, timeout: float) -> _Item:
         """Wait for the next item.
 
         Raises:
@@ -151,10 +153,10 @@ class _Worker(threading.Thread):
     def take(self, check_cancelled: Callable[[], None] | None) -> _Item:
         """Wait for the next item, and call ``check_cancelled`` meanwhile."""
         while True:
-            try:
-                return self.ready.take(None if check_cancelled is None else _LOOK_EVERY)
-            except TimeoutError:
-                assert check_cancelled is not None
+            # In steps: a wait without end does not see a Ctrl-C that comes as it begins, and on Windows sees none.
+            with suppress(TimeoutError):
+                return self.ready.take(_LOOK_EVERY)
+            if check_cancelled is not None:
                 check_cancelled()
 
     def is_over(self) -> bool:
@@ -191,28 +193,41 @@ def read_splits(
 
     waiting = deque(splits)
     running: deque[_Worker] = deque()
-    beginning = threading.Lock()
+    beginning, has_room = threading.Lock(), threading.Event()
 
     def begin() -> None:
+        """Begin as many splits as there is room for."""
         # A split without row groups (the second half of a file that has only one) does not count against the limit of workers.
-        with beginning:
-            while waiting and not stop.is_set():
-                room = workers - sum(worker.place for worker in running if not worker.is_over())
-                if room <= 0:
-                    return
-                parts = _WAITING if workers > 1 and is_waiting(waiting[0]) else 1
-                if room < 1 / parts:
-                    return
-                running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin, parts))
-                try:
-                    worker.start()
-                except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
-                    worker.ready.end(error)
+        while waiting and len(running) < _MOST_BEGUN and not stop.is_set():
+            room = workers - sum(worker.place for worker in running if not worker.is_over())
+            if room <= 0:
+                return
+            parts = _WAITING if workers > 1 and is_waiting(waiting[0]) else 1
+            if room < 1 / parts:
+                return
+            running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin_others, parts))
+            try:
+                worker.start()
+            except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
+                worker.ready.end(error)
+
+    def begin_others() -> None:
+        """What a worker does that has ended: it begins others, or leaves that to whoever is beginning some now."""
+        # Those of empty splits would else wait for their turn, a thread each.
+        has_room.set()
+        while has_room.is_set() and beginning.acquire(blocking=False):
+            has_room.clear()
+            try:
+                begin()
+            finally:
+                beginning.release()
 
     try:
         threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
         while True:
-            begin()
+            with beginning:
+                begin()
+            begin_others()
             if not running:
                 return
             worker = running[0]

@@ -13,7 +13,7 @@ from object_server import ObjectServer, serving
 from shared_tables import upload
 
 from delta_sharing_spark.access.directory.access import StorageToken
-from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.errors import CredentialError, OptionError
 from delta_sharing_spark.interop import create_secret, hadoop_conf, storage_options
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
@@ -119,6 +119,14 @@ def test_engines_that_would_pass_over_a_gcs_token_are_refused(engine: str) -> No
     with pytest.raises(CredentialError, match=rf"{engine} cannot take a GCS OAuth token") as caught:
         storage_options(_token("gs://bucket/t", BEARER), engine=engine)  # type: ignore[arg-type]
     assert "TOKEN" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", [AWS, SAS, BEARER])
+def test_an_engine_that_is_not_known_is_refused(secret: Secret) -> None:
+    """It was given the keys in another engine's words."""
+    location = {"aws": "s3://bucket/t", "azure": ABFSS, "gcp": "gs://bucket/t"}[secret.kind]
+    with pytest.raises(OptionError, match="engine='spark' is not known; use one of fsspec, deltalake, polars, duckdb"):
+        storage_options(_token(location, secret), engine="spark")  # type: ignore[arg-type]
 
 
 def test_a_gcs_token_for_fsspec_is_an_object_without_an_expiry() -> None:

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -143,6 +144,26 @@ def test_shares_are_asked_for_once_for_all_queries(server: SharingServer) -> Non
     for _ in range(3):
         assert client.with_options({"timeZone": "UTC"}).shares_among({"sh"}) == {"sh"}
     assert server.count("shares") == 1
+
+
+def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: SharingServer) -> None:
+    def rows(**options: str) -> Scan:
+        return SharingClient(server.profile(), **options).table("sh.sc.t").scan()  # type: ignore[arg-type]
+
+    assert sorted(rows(Where="n >= 95").filter("n < 97").to_arrow()["n"].to_pylist()) == [95, 96]
+    assert rows(LIMIT="5").limit(9).count() == rows(limit="9").limit(5).count() == 5
+    assert rows(limit="5").lazy().select("n").head(9).collect().height == 5
+    assert rows(where="n >= 95").lazy().filter(pl.col("n") < 97).collect().height == 2
+    with pytest.raises(OptionError, match="call filter"):
+        rows(limit="5").filter("n < 97")
+
+
+@pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])
+def test_numbers_that_are_none_are_refused(table: SharedTable, number: Any) -> None:
+    """No rows came of workers=-1."""
+    for use in (table.to_record_batch_reader, table.scan().to_record_batch_reader, table.versions):
+        with pytest.raises(OptionError, match=rf"(workers|most)={number} is not a whole number of at least 1"):
+            use(number)
 
 
 def test_browsing(server: SharingServer) -> None:

@@ -80,11 +80,11 @@ def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, 
         code = BEGIN + reading + ENDS[end]
         command = [sys.executable, "-c", code, json.dumps(server.profile()), server.storage_endpoint, name]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"reading\n", process.communicate()[1]
         killer = threading.Timer(60, process.kill)
         killer.start()
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"reading\n", process.communicate()[1]
             while not silent.hits and process.poll() is None:
                 time.sleep(0.05)
             time.sleep(0.3)

@@ -102,6 +102,10 @@ def test_files_of_a_volume(server: BucketServer, files: Path, tmp_path: Path, ki
     sizes = {name: len(data) for name, data in _on_disk(files).items()}
     assert {file.path: file.size for file in volume.files()} == sizes
     assert [file.path for file in volume.files("raw/deep")] == ["raw/deep/er/c.bin"]
+    assert [(file.path, file.size) for file in volume.files("README")] == [("README", 8)]
+    for nothing in ("row", "README/x", "raw/deep/er/c"):
+        with pytest.raises(NoSuchFileError, match=f"has no file or directory '{nothing}'"):
+            volume.files(nothing)
     fs = volume.fs()
     assert sorted(fs.ls("", detail=False)) == ["README", "raw", "t.parquet"]
     assert sorted(fs.ls("opensharing://raw/", detail=False)) == [

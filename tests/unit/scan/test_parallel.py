@@ -43,6 +43,26 @@ def test_empty_splits_take_no_workers_place() -> None:
 
 
 @dataclass
+class _Empty:
+    """Splits without rows; how many threads there were at most is noted."""
+
+    threads: int = 0
+
+    def rows(self, _: Split) -> Generator[pa.RecordBatch, None, None]:
+        self.threads = max(self.threads, threading.active_count())
+        yield from ()
+
+
+def test_threads_of_empty_splits_end_while_others_begin() -> None:
+    """Of a file of one row group all splits but one are empty; a Flight gateway may tell of a size that makes 16,384."""
+    empty = _Empty()
+    done: list[int] = []
+    assert list(read_splits(_splits(1500, empty), 2, progress=done.append)) == []
+    assert done == list(range(1500))
+    assert empty.threads < 500
+
+
+@dataclass
 class _Far:
     """Splits of which eight must be read at once; what each may hold fetched is noted."""
 

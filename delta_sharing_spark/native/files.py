@@ -284,12 +284,11 @@ def _all_at_once(
             raise
 
     at_once = max(1 if pace.is_instant else 2, pace.files_at_once(len(files)))
-    coming = [pool.submit(work) for _ in files[:at_once]]
-    # In order, and not by ``wait``, which does not see that a pool which is shut down cancels what it has not begun.
+    coming = deque(pool.submit(work) for _ in files[:at_once])
+    # In order, and not by ``wait``, which does not see that a pool which is shut down cancels what it has not begun. No name
+    # stays for a future that failed: its error would hold the files that were fetched.
     while coming:
-        coming.pop(
-            0
-        ).result()  # no name stays for a future that failed: its error would hold the files that were fetched
+        coming.popleft().result()
     return [members[number] for number in range(len(files))]
 
 

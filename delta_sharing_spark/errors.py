@@ -351,7 +351,7 @@ def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
         __tracebackhide__ = True  # pytest leaves this frame out
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # all are raised on, those of others as they are
             if keeps_frames() or not isinstance(error, (DeltaSharingError, *_pyspark_errors())):
                 raise
             raise error.with_traceback(None) from None

@@ -68,6 +68,7 @@ def _tour(
     out: TextIO, spark: SparkSession, server: SharingServer, profile: str, tables: dict[str, SampleTable]
 ) -> None:
     def read(table: str, **options: object) -> DataFrame:
+        # PySpark makes a text of any value; its types name a few.
         return spark.read.format("deltaSharing").options(**options).load(f"{profile}#{tables[table]}")  # type: ignore[arg-type]
 
     _say(out, f'\n1. A table: spark.read.format("deltaSharing").load("<profile>#{tables["stations"]}")')

@@ -137,7 +137,7 @@ def _reported() -> Iterator[None]:
         raise messages.to_status(error) from None
     except (flight.FlightError, GeneratorExit):
         raise
-    except Exception as error:
+    except Exception as error:  # a defect of ours: the log has its traceback, the caller a status
         _log.exception("a call failed")
         raise messages.internal(error) from None
 

@@ -388,7 +388,7 @@ class Gateway:
             connection.sendall(webhdfs.failure(self._failed(reader, number, error)))
         except OSError:
             raise
-        except Exception as error:
+        except Exception as error:  # a defect of ours, or what closing the plan broke off: Spark's query fails with it
             if not self.serves(reader.plan):
                 connection.sendall(self._failure(_LET_GO))
                 return True

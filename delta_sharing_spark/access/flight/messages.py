@@ -45,7 +45,7 @@ _DESCRIPTOR_FIELD, _TOTALS_UNKNOWN = b"\x12", b"\x20" + b"\xff" * 9 + b"\x01" + 
 def to_status(error: DeltaSharingError) -> Exception:
     """The exception that pyarrow's server turns into the status of ``error``."""
     if isinstance(error, CommandError) and error.unimplemented:
-        return _plain_status(type(error).__name__, NotImplementedError, str(error))
+        return _plain_status(type(error).__name__, NotImplementedError, str(error))  # pyarrow sends UNIMPLEMENTED
     if isinstance(error, (NotFoundError, VersionError)):
         return _plain_status(type(error).__name__, KeyError, str(error))
     if isinstance(error, (ConfigError, errors.SchemaError)):
@@ -90,6 +90,7 @@ def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> D
         return NetworkError(
             f"the Flight gateway {gateway} does not answer as it should: {message}; check its address and log"
         )
+    # What pyarrow makes of NOT_FOUND, INVALID_ARGUMENT and UNIMPLEMENTED.
     if isinstance(error, (pa.ArrowKeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError)):
         return RequestRefusedError(
             f"the Flight gateway {gateway} refuses: {message}; check that it is a gateway to a share"

@@ -70,6 +70,14 @@ def test_a_scan_is_that_of_the_mode_behind(client: SharingClient, behind: Sharin
         assert type(through) is type(expected), through
 
 
+def test_commands_narrow_the_loads_of_the_gateways_own_client(server: SharingServer) -> None:
+    own = SharingClient(server.profile(), where="id >= 20", limit="25")
+    with FlightGateway(own, GatewaySettings(tokens=(TOKEN,))) as gateway:
+        table = SharingClient.over(gateway.uri, TOKEN, where="id <> 22").table("sh.sc.t")
+        assert sorted(table.where("id < 24").to_arrow()["id"].to_pylist()) == [20, 21, 23]
+        assert (table.scan().to_arrow().num_rows, table.limit(3).count(), table.limit(30).count()) == (25, 3, 25)
+
+
 def outcome(table: SharedTable, scan: dict[str, Any]) -> pa.Table | DeltaSharingError:
     try:
         return table.scan(**scan).to_arrow()

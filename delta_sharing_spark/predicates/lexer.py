@@ -78,6 +78,20 @@ def tokenize(text: str) -> list[Token]:
         position += len(token.text)
 
 
+def check_closed(text: str) -> None:
+    """Raise PredicateError for a text that would mean something else beside another condition: its parentheses do not match."""
+    opened: list[Token] = []
+    for token in tokenize(text):
+        if token.is_one_of("("):
+            opened.append(token)
+        elif token.is_one_of(")"):
+            if not opened:
+                raise error_at(text, token.start, "this parenthesis closes none; remove it")
+            opened.pop()
+    if opened:
+        raise error_at(text, opened[-1].start, "this parenthesis is not closed; add )")
+
+
 def _skip(text: str, position: int) -> int:
     blank = _BLANK.match(text, position)
     assert blank is not None

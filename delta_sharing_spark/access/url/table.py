@@ -391,7 +391,12 @@ class UrlTable(OpenTable):
         identity = StreamIdentity(
             response.head.metadata.id, self.mode, response.head.response_format, response.file_id_hash
         )
-        return VersionListing(versions, self._access(scan, response, files), identity)
+        access, planned = self._access(scan, response, files), [files.version for files in versions if files.tasks]
+        if access.renewal is not None and isinstance(access.renewal.query, ChangesQuery) and planned:
+            # Renewed by the versions that have files: moments, and no end at all, may come to mean more of them.
+            query = of_versions(access.renewal.query, planned[0], planned[-1])
+            access = replace(access, renewal=replace(access.renewal, query=query))
+        return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
         nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile), planned_at=time.time())

@@ -21,7 +21,14 @@ import delta_sharing_spark
 from delta_sharing_spark import SharingClient, functions
 from delta_sharing_spark.access.load import cheapest_column
 from delta_sharing_spark.display import Listing
-from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError, SchemaError
+from delta_sharing_spark.errors import (
+    AddressError,
+    DeltaSharingError,
+    OptionError,
+    PredicateError,
+    ProfileError,
+    SchemaError,
+)
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import Scan, SharedTable
@@ -146,16 +153,40 @@ def test_shares_are_asked_for_once_for_all_queries(server: SharingServer) -> Non
     assert server.count("shares") == 1
 
 
-def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: SharingServer) -> None:
-    def rows(**options: str) -> Scan:
-        return SharingClient(server.profile(), **options).table("sh.sc.t").scan()  # type: ignore[arg-type]
+def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: SharingServer, tmp_path: Path) -> None:
+    """Of two conditions both hold, and of two limits the smaller, by whichever call they come; other options are replaced."""
+    url = server.write_profile(tmp_path / "p.share") + "#sh.sc.t"
 
-    assert sorted(rows(Where="n >= 95").filter("n < 97").to_arrow()["n"].to_pylist()) == [95, 96]
-    assert rows(LIMIT="5").limit(9).count() == rows(limit="9").limit(5).count() == 5
-    assert rows(limit="5").lazy().select("n").head(9).collect().height == 5
-    assert rows(where="n >= 95").lazy().filter(pl.col("n") < 97).collect().height == 2
+    def table(**options: str) -> SharedTable:
+        return SharingClient(server.profile(), **options).table("sh.sc.t")  # type: ignore[arg-type]
+
+    late = table(Where="n >= 95 -- the newest")
+    scans = [late.scan(where="n < 97"), late.where("n < 97"), Scan(late, {"WHERE": "n < 97 OR n < 96"})]
+    scans += [late.scan(where="n <= 97").filter("n < 97"), late.changes(2, where="n < 97")]
+    for scan in scans:
+        assert sorted(scan.to_arrow()["n"].to_pylist()) == [95, 96]
+        assert scan.count() == 2
+    assert late.lazy().filter(pl.col("n") < 97).collect().height == 2
+    assert functions.load_as_arrow(url, where="n < 97", limit=9).num_rows == 9
+    few = table(LIMIT="5", columns="day")
+    for narrow in (few.limit(9), few.scan(limit=9), few.scan(limit=7).limit(9), table(limit="9").scan(limit=5)):
+        assert narrow.count() == narrow.to_arrow().num_rows == 5
+    assert (len(few.head(3)), len(few.head(7))) == (3, 5)
+    assert sorted(few.scan(["n"], where="n >= 97").to_arrow()["n"].to_pylist()) == [97, 98, 99]
+    assert few.where("day = 'a'").to_arrow()["day"].to_pylist() == ["a"] * 5
+    of_days = [few.lazy().filter(pl.col("day") == day).collect().height for day in "ab"]
+    assert sum(of_days) == 5, "Polars filters the five rows of the load"
     with pytest.raises(OptionError, match="call filter"):
-        rows(limit="5").filter("n < 97")
+        few.limit(5).filter("day = 'a'")
+    with pytest.raises(OptionError, match="Invalid value 'many' for option 'limit'"):
+        few.scan(limit="many")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("condition", ["n < 3) OR (n > 5", "n < 3 /*", "(n < 3", "n < 3)", "n < '3"])
+def test_what_is_no_condition_by_itself_is_none_beside_another(table: SharedTable, condition: str) -> None:
+    for first, second in ((condition, "n <> '0'"), ("n <> '0'", condition)):
+        with pytest.raises(PredicateError, match="close"):
+            table.where(first).filter(second).count()
 
 
 @pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])

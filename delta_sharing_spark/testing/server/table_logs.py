@@ -153,8 +153,7 @@ class TableLogs:
         except FileNotFoundError:
             named = []
         newest, _, name = max(
-            ((one.version, one.kind == "commit", name) for one, name in named if one.kind != "compacted"),
-            default=(-1, False, ""),
+            ((one.version, one.kind == "commit", name) for one, name in named), default=(-1, False, "")
         )
         if newest < 0:
             raise not_found(f"table '{table}' has no Delta log")

@@ -58,10 +58,9 @@ class FileAction:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSnapshot:
-    """A version with all its files; ``size`` in bytes, ``timestamp`` in milliseconds."""
+    """A version with all its files; ``size`` in bytes."""
 
     version: int
-    timestamp: int
     protocol: Protocol
     metadata: Metadata
     files: tuple[FileAction, ...] = field(repr=False)
@@ -143,8 +142,7 @@ class TableLogs:
                 location = local_path(task.location)
                 files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
         size = sum(f.size for f in files)
-        head = (snapshot.version, snapshot.timestamp_ms, snapshot.protocol, snapshot.metadata)
-        return LoggedSnapshot(*head, tuple(files), size)
+        return LoggedSnapshot(snapshot.version, snapshot.protocol, snapshot.metadata, tuple(files), size)
 
     def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
         directory = os.path.join(table.path, LOG_DIR)

@@ -68,20 +68,31 @@ class Segment:
 def read_all(
     threads: CallingThreads, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
 ) -> Iterator[bytes]:
-    """Read files in their order, several at a time, never many bytes ahead of the caller.
+    """Read commits in their order, several at a time, never many bytes ahead of the caller.
 
     The first files are asked for at once; how many depends on ``largest``, the bytes of the largest file, or 0 if that is unknown.
+
+    Raises:
+        LogError: A commit is empty. Delta on Spark reads it as one that changed nothing; but every writer says at least who
+            wrote, so that it is an upload that broke off, and what it added or removed is not known.
     """
     rest = iter(paths)
-    pending: deque[Future[bytes]] = deque()
+    pending: deque[tuple[str, Future[bytes]]] = deque()
 
     def ask(size: int) -> None:
         ahead = max(1, min(2 * READERS, _AHEAD_BYTES // max(size, 1)))
-        pending.extend(threads.submit(read, path) for path in islice(rest, max(0, ahead - len(pending))))
+        pending.extend((path, threads.submit(read, path)) for path in islice(rest, max(0, ahead - len(pending))))
 
     def received(size: int) -> Iterator[bytes]:
         while pending:
-            data = pending.popleft().result()
+            path, reading = pending.popleft()
+            data = reading.result()
+            if not data or data.isspace():
+                raise LogError(
+                    f"the commit {path} is empty, and what it changed is not known; if the table is being written, try again, else "
+                    f"ask the provider to repair its log, or read a version before it",
+                    file=path,
+                )
             yield data
             size = max(len(data), size * 3 // 4)
             ask(size)

@@ -123,7 +123,7 @@ def refused(table: str, path: str) -> CredentialError:
     """The error of a file of the log that is there and may not be read."""
     return CredentialError(
         f"the storage refuses to read {path} of {table} with the credential of the table's location; ask the provider "
-        f"whether the credential covers it, or use accessMode=url",
+        f"whether the credential covers it, or use accessMode=url if the server offers it",
         file=path,
     )
 
@@ -473,7 +473,7 @@ class UnlistedLog:
                 return
         raise CredentialError(
             f"the storage refuses to read the log of {self.table}: no object of it could be read; check that the "
-            f"credential covers the table's location, or ask for accessMode=url"
+            f"credential covers the table's location, or use accessMode=url if the server offers it"
         )
 
     def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: CheckpointFiles | None) -> LogError:
@@ -492,7 +492,7 @@ class UnlistedLog:
             f"{missing + 1}, and none of the versions from there on has a checkpoint of one file "
             f"({checkpoint_names(top)[0]} and so on down); others have names that only a listing or _last_checkpoint "
             f"tells, and that {hints}; ask the provider to let the credential list _delta_log or to checkpoint the table "
-            f"again, or use accessMode=url",
+            f"again, or use accessMode=url if the server offers it",
             file=in_log(commit_name(missing)),
         )
 
@@ -510,5 +510,5 @@ class UnlistedLog:
         return LogError(
             f"the log of {self.table} cannot be read without listing: of _delta_log neither a usable _last_checkpoint is "
             f"there, nor commit 0, nor commit or checkpoint {known}, the version that the sharing server names; ask the "
-            f"provider to let the credential list _delta_log, or use accessMode=url"
+            f"provider to let the credential list _delta_log, or use accessMode=url if the server offers it"
         )

@@ -326,14 +326,14 @@ def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
         "partitionValues": None
         if values is None
         else {name: text_or_none(values.get(name), name) for name in partitions},
-        "size": _count(add["size"]),
-        "modificationTime": None if add.get("modificationTime") is None else _count(add["modificationTime"]),
+        "size": whole_count(add["size"]),
+        "modificationTime": None if add.get("modificationTime") is None else whole_count(add["modificationTime"]),
         "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
         "deletionVector": _vector(add.get("deletionVector")),
     }
 
 
-def _count(value: Any) -> int:
+def whole_count(value: Any) -> int:
     """An integer from any spelling of it: ``10``, ``1e1``, ``"10"``."""
     if isinstance(value, bool) or int(value) != float(value):
         raise TypeError(f"{value!r} is not a whole number")

@@ -67,20 +67,31 @@ class Segment:
 def read_all(
     threads: CallingThreads, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
 ) -> Iterator[bytes]:
-    """Read files in their order, several at a time, never many bytes ahead of the caller.
+    """Read commits in their order, several at a time, never many bytes ahead of the caller.
 
     The first files are asked for at once; how many depends on ``largest``, the bytes of the largest file, or 0 if that is unknown.
+
+    Raises:
+        LogError: A commit is empty. Delta on Spark reads it as one that changed nothing; but every writer says at least who
+            wrote, so that it is an upload that broke off, and what it added or removed is not known.
     """
     rest = iter(paths)
-    pending: deque[Future[bytes]] = deque()
+    pending: deque[tuple[str, Future[bytes]]] = deque()
 
     def ask(size: int) -> None:
         ahead = max(1, min(2 * READERS, _AHEAD_BYTES // max(size, 1)))
-        pending.extend(threads.submit(read, path) for path in islice(rest, max(0, ahead - len(pending))))
+        pending.extend((path, threads.submit(read, path)) for path in islice(rest, max(0, ahead - len(pending))))
 
     def received(size: int) -> Iterator[bytes]:
         while pending:
-            data = pending.popleft().result()
+            path, reading = pending.popleft()
+            data = reading.result()
+            if not data or data.isspace():
+                raise LogError(
+                    f"the commit {path} is empty, and what it changed is not known; if the table is being written, try again, else "
+                    f"ask the provider to repair its log, or read a version before it",
+                    file=path,
+                )
             yield data
             size = max(len(data), size * 3 // 4)
             ask(size)
@@ -111,7 +122,7 @@ def refused(table: str, path: str) -> CredentialError:
     """The error of a file of the log that is there and may not be read."""
     return CredentialError(
         f"the storage refuses to read {path} of {table} with the credential of the table's location; ask the provider "
-        f"whether the credential covers it, or use accessMode=url",
+        f"whether the credential covers it, or use accessMode=url if the server offers it",
         file=path,
     )
 
@@ -452,7 +463,7 @@ class UnlistedLog:
                 return
         raise CredentialError(
             f"the storage refuses to read the log of {self.table}: no object of it could be read; check that the "
-            f"credential covers the table's location, or ask for accessMode=url"
+            f"credential covers the table's location, or use accessMode=url if the server offers it"
         )
 
     def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: CheckpointFiles | None) -> LogError:
@@ -471,7 +482,7 @@ class UnlistedLog:
             f"{missing + 1}, and none of the versions from there on has a checkpoint of one file "
             f"({checkpoint_names(top)[0]} and so on down); others have names that only a listing or _last_checkpoint "
             f"tells, and that {hints}; ask the provider to let the credential list _delta_log or to checkpoint the table "
-            f"again, or use accessMode=url",
+            f"again, or use accessMode=url if the server offers it",
             file=in_log(commit_name(missing)),
         )
 
@@ -489,5 +500,5 @@ class UnlistedLog:
         return LogError(
             f"the log of {self.table} cannot be read without listing: of _delta_log neither a usable _last_checkpoint is "
             f"there, nor commit 0, nor commit or checkpoint {known}, the version that the sharing server names; ask the "
-            f"provider to let the credential list _delta_log, or use accessMode=url"
+            f"provider to let the credential list _delta_log, or use accessMode=url if the server offers it"
         )

@@ -128,7 +128,7 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
     if credentials.location is not None and not parse_location(credentials.location).covers(requested):
         raise CredentialError(
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
-            f"ask the provider to check the sharing server, or use accessMode=url"
+            f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
     told = credentials.expiration_time
     expires = now + _UNTOLD_SECONDS if told is None else told / 1000
@@ -158,7 +158,7 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
         sent = ", ".join(kinds) or "none"
         raise CredentialError(
             f"the sharing server must issue exactly one kind of credential for {requested}, but sent {sent}; "
-            f"ask the provider to check the sharing server, or use accessMode=url"
+            f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
     return next(iter(kinds.values()))
 
@@ -281,7 +281,7 @@ def token_covering(tokens: Iterable[StorageToken], location: Location, *, table:
     if best is None:
         raise CredentialError(
             f"{location} of {table} lies outside the table's location and its auxiliary locations, so that no credential "
-            f"covers it; ask the provider to share that location, or use accessMode=url"
+            f"covers it; ask the provider to share that location, or use accessMode=url if the server offers it"
         )
     return best
 

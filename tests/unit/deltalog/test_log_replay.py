@@ -60,7 +60,7 @@ def test_any_history_replays_to_the_model(history, listing, refuses, hint, data)
             else:
                 model.pop((path, dv), None)
                 out.append(remove(path, dv=dv))
-        store.files[in_log(commit_name(version))] = lines(out)
+        store.files[in_log(commit_name(version))] = lines([*out, {"commitInfo": {"operation": "WRITE"}}])
         states.append(dict(model))
         if kind is not None:
             rows = [add(path, dv=dv, size=size, p=p) for (path, dv), (size, p) in model.items()]

@@ -373,13 +373,15 @@ class UrlTable(OpenTable):
 
     def _feature_advice(self, refusal: ServerError) -> str | None:
         """What to do where a server cannot list changes of a table for its features; None where that is not the cause."""
-        protocol = self._negotiated.head.protocol
+        protocol, metadata = self._negotiated.head.protocol, self._negotiated.head.metadata
         features = protocol.reader_features or (("columnMapping",) if protocol.min_reader_version > 1 else ())
         if not features or is_about_versions(refusal):
             return None
+        is_offered = "dir" in metadata.access_modes
+        by_directory = f"{'set' if is_offered else 'ask the provider for directory access and set'} accessMode=dir"
         return (
             f"the table uses {', '.join(features)}, and some servers list the snapshots of such tables but no changes: read "
-            f"snapshots, or ask the provider for directory access (accessMode=dir) or for a server that lists them"
+            f"snapshots, {by_directory}, or ask the provider for a server that lists them"
         )
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
@@ -391,7 +393,12 @@ class UrlTable(OpenTable):
         identity = StreamIdentity(
             response.head.metadata.id, self.mode, response.head.response_format, response.file_id_hash
         )
-        return VersionListing(versions, self._access(scan, response, files), identity)
+        access, planned = self._access(scan, response, files), [files.version for files in versions if files.tasks]
+        if access.renewal is not None and isinstance(access.renewal.query, ChangesQuery) and planned:
+            # Renewed by the versions that have files: moments, and no end at all, may come to mean more of them.
+            query = of_versions(access.renewal.query, planned[0], planned[-1])
+            access = replace(access, renewal=replace(access.renewal, query=query))
+        return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
         nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile), planned_at=time.time())

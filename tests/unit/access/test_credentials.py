@@ -218,7 +218,7 @@ def test_a_failure_is_not_kept() -> None:
     cache = TokenCache()
 
     class Failing(CountingIssuer):
-        def issue_token(self, location):
+        def issue_token(self, location, left=None):
             if not self.asked:
                 self.asked.append(location)
                 raise NetworkError("no answer")
@@ -233,9 +233,11 @@ def test_a_failure_is_not_kept() -> None:
 @pytest.mark.parametrize("failure", [NetworkError("no answer"), UnauthenticatedError("ended"), CredentialError("odd")])
 def test_a_token_is_used_to_its_end_where_no_other_is_given(failure: DeltaSharingError) -> None:
     clock, location = [time.time()], parse_location(S3)
+    patience: list[float | None] = []
 
     class Failing(CountingIssuer):
-        def issue_token(self, location):
+        def issue_token(self, location, left=None):
+            patience.append(left)
             token = super().issue_token(location)
             if len(self.asked) > 1:
                 raise failure
@@ -246,6 +248,10 @@ def test_a_token_is_used_to_its_end_where_no_other_is_given(failure: DeltaSharin
     clock[0] = token.renew_at
     assert [cache.get(issuer, location) for _ in range(3)] == [token] * 3
     assert len(issuer.asked) == 2, "asked once more, not for each read"
+    clock[0] += 31
+    assert cache.get(issuer, location) == token
+    assert patience[0] is None
+    assert patience[1:] == pytest.approx([300, 269]), "and once again later, while it still works"
     with pytest.raises(type(failure)):
         cache.get(issuer, location, refused=token)
     clock[0] = token.expires

@@ -17,6 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_loop import Checkpoint, Killed, Rows, Run, ordered
 
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.flight.gateway import FlightGateway
+from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
@@ -66,7 +69,11 @@ _IDS = itertools.count()
 @pytest.fixture(scope="module")
 def shared() -> Any:
     with SharingServer() as running, tempfile.TemporaryDirectory() as directory:
-        yield running, Path(directory), running.write_profile(Path(directory) / "config.share")
+        profile, token = running.write_profile(Path(directory) / "config.share"), Path(directory) / "token"
+        token.write_text("token")
+        with FlightGateway(SharingClient(profile), GatewaySettings(tokens=("token",))) as gateway:
+            through = {"gateway": gateway.uri, "gatewayTokenFile": str(token), "maxSplitBytes": "1k"}
+            yield running, Path(directory), profile, through
         assert not running.failures
 
 
@@ -97,7 +104,7 @@ def ids(chosen: Callable[[int], bool]) -> Callable[[pa.Table], pa.Array]:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_exactly_once_whatever_happens(shared: Any, data: st.DataObject) -> None:
-    server, directory, profile = shared
+    server, directory, profile, through = shared
     feed = data.draw(st.booleans(), "readChangeFeed")
     properties = {**FEED, "delta.enableDeletionVectors": "true"} if feed else {}
     table = DeltaTableBuilder(
@@ -111,7 +118,7 @@ def test_exactly_once_whatever_happens(shared: Any, data: st.DataObject) -> None
     }
     options |= data.draw(
         st.sampled_from(
-            [{"accessMode": "dir"}, {"accessMode": "url"}]
+            [{"accessMode": "dir"}, {"accessMode": "url"}, {**through, "path": f"s.d.{table.path.name}"}]
             + ([] if feed else [{"accessMode": "url", "responseFormat": "parquet"}])
         )
     )

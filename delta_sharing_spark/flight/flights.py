@@ -187,7 +187,8 @@ def _stream(
             slices = tuple(replace(piece, task=t) for piece in split.slices for t in pruner.remaining([piece.task]))
             splits.append((replace(split, slices=slices), {"version": files.version}))
     identity = listing.identity
-    order = "/".join((identity.mode, identity.hash or identity.format, str(scan.options.max_split_bytes)))
+    ids = identity.hash or f"the {identity.format} format"
+    order = f"{ids}, accessMode={identity.mode} and maxSplitBytes={scan.options.max_split_bytes}"
     return splits, {"versions": told, "order": order}
 
 

@@ -53,7 +53,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The ``metaData`` action."""
+    """The ``metaData`` action; one of a table to which nothing was written yet may have no schema: its text is empty."""
 
     id: str
     schema_string: str
@@ -128,7 +128,7 @@ def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
         configuration = _map(tree, "configuration")
         return Metadata(
             id=text(tree["id"], "id"),
-            schema_string=text(tree["schemaString"], "schemaString"),
+            schema_string=text_or_none(tree.get("schemaString"), "schemaString") or "",
             partition_columns=_texts(tree.get("partitionColumns")) or (),
             configuration={
                 text(k, "a configuration key"): text(v, k) for k, v in configuration.items() if v is not None

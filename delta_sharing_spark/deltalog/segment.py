@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 
 from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
@@ -49,10 +48,10 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """A commit, or a compaction of commits, of which ``last`` is the last."""
+    """A commit."""
 
     path: str
-    last: int
+    version: int
     size: int = 0
 
 
@@ -199,11 +198,14 @@ def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, bool]:
 
 
 class LogListing:
-    """A listed log, sorted into commits, compactions and complete checkpoints."""
+    """A listed log, sorted into commits and complete checkpoints.
+
+    Log compactions are not read: the protocol leaves that to readers, the commits that they stand for are read side by side, and
+    writers are known that do not reconcile them.
+    """
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
         self.commits: dict[int, LogEntry] = {}
-        self.compacted: dict[int, list[tuple[int, LogEntry]]] = {}
         self.checkpoints: dict[int, CheckpointFiles] = {}
         parts: dict[tuple[int, int], dict[int, str]] = {}
         for entry in entries:
@@ -212,9 +214,6 @@ class LogListing:
                 continue
             if name.kind == "commit":
                 self.commits[name.version] = entry
-            elif name.kind == "compacted":
-                if name.last > name.version and entry.size:
-                    self.compacted.setdefault(name.version, []).append((name.last, entry))
             elif entry.size == 0:
                 continue  # a checkpoint that is being written
             elif name.kind == "multipart":
@@ -240,22 +239,13 @@ class LogListing:
         base = max((v for v in self.checkpoints if v <= target), default=None)
         start = 0 if base is None else base + 1
         commits = []
-        while start <= target:
-            compaction = max(
-                ((last, e) for last, e in self.compacted.get(start, ()) if last <= target),
-                default=None,
-                key=itemgetter(0),
-            )
-            if compaction is not None:
-                last, entry = compaction
-            elif start in self.commits:
-                last, entry = start, self.commits[start]
-            elif base is None and not any(v < start for v in known):
-                raise self._gone(table, target, version)
-            else:
-                raise hole(table, start, target)
-            commits.append(CommitFile(in_log(entry.name), last, entry.size))
-            start = last + 1
+        for number in range(start, target + 1):
+            entry = self.commits.get(number)
+            if entry is None:
+                if base is None and not any(v < number for v in known):
+                    raise self._gone(table, target, version)
+                raise hole(table, number, target)
+            commits.append(CommitFile(in_log(entry.name), number, entry.size))
         return Segment(target, None if base is None else self.checkpoints[base], tuple(commits))
 
     def _gone(self, table: str, target: int, version: int | None) -> LogError | VersionError:
@@ -333,7 +323,7 @@ class UnlistedLog:
             base, commits = base_and_commits
             if version is None:
                 commits += self._up(top + 1, None)
-        newest = commits[-1].last if commits else base.version if base is not None else -1
+        newest = commits[-1].version if commits else base.version if base is not None else -1
         if version is not None and newest < version:
             raise not_yet(self.table, version, newest)
         return Segment(newest, base, tuple(commits))
@@ -377,7 +367,7 @@ class UnlistedLog:
             commits += there
             if len(there) < len(window):
                 missing = start + window.index(None)
-                later = [commit.last for commit in there if commit.last > missing]
+                later = [commit.version for commit in there if commit.version > missing]
                 if stop - missing < _MARGIN and not later:
                     more = range(stop, missing + _MARGIN)
                     later = [v for v, exists in zip(more, self._exist_commits(more), strict=True) if exists]

@@ -366,7 +366,8 @@ class DirectoryTable(OpenTable):
         for commit in load_commits(self.log, first, last, feed=feed, table=self._table, before=self._head):
             tasks = list(self.checked(commit.tasks))
             self._head = commit.head
-            is_told = commit.has_new_head or commit.version == first
+            # The first commit of a table of Databricks' pipelines has no schema yet, and no file.
+            is_told = (commit.has_new_head or commit.version == first) and commit.head.metadata.schema_string
             shape = shape_of(commit.head.protocol, commit.head.metadata, self._table) if is_told else None
             yield VersionFiles(commit.version, tasks, commit.removes, shape)
 

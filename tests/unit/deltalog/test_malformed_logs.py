@@ -296,6 +296,18 @@ def test_a_part_without_adds_is_not_an_empty_one(kind: str, name: str) -> None:
             snapshot(store)
 
 
+def test_a_part_whose_rows_are_other_actions_needs_no_column_of_files() -> None:
+    """As in the test data of delta-kernel-rs, where a part of a checkpoint has the column ``txn`` alone."""
+    store, known = log_at("classic"), snapshot(log_at("classic"))
+    store.files[in_log(f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet")] = store.files.pop(CLASSIC)
+    second = in_log(f"{1:020d}.checkpoint.{2:010d}.{2:010d}.parquet")
+    _write(store, second, pa.table({"txn": [{"appId": "a", "version": 1}]}))
+    assert snapshot(store) == known
+    _write(store, second, pa.table({"txn": [{"appId": "a", "version": 1}, None]}))
+    with pytest.raises(LogError, match="no column 'add', and rows that are no other action"):
+        snapshot(store)
+
+
 def _write(store: MemoryLogStore, name: str, table: pa.Table) -> None:
     out = io.BytesIO()
     pq.write_table(table, out)

@@ -327,7 +327,7 @@ class Load:
         """The same scan with only the rows that also fulfil a SQL condition.
 
         Raises:
-            OptionError: The condition is no text, or the scan has a limit, which would then count filtered rows.
+            OptionError: The condition is no text, or the scan has a limit of its own, which would then count filtered rows.
         """
         if not isinstance(condition, str):
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')

@@ -31,7 +31,7 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
@@ -225,7 +225,7 @@ class Checkpoint:
                         part = waiting.popleft()
                         opening.append((part.path, threads.submit(partial(self._row_groups, part, columns))))
                     while opening and (not fetching or (opening[0][1].done() and opening[0][1].exception() is None)):
-                        path, groups = opening[0][0], opening[0][1].result()
+                        path, groups = opening[0][0], result_of(opening[0][1])
                         while groups and (not fetching or held + groups[0].cost <= _AHEAD_BYTES):
                             groups[0].fetch(threads, self._pace)
                             held += groups[0].cost

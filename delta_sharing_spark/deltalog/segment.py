@@ -30,7 +30,7 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel
+from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel, result_of
 
 #: Commits that are read at once.
 READERS = 8
@@ -85,7 +85,7 @@ def read_all(
     def received(size: int) -> Iterator[bytes]:
         while pending:
             path, reading = pending.popleft()
-            data = reading.result()
+            data = result_of(reading)
             if not data or data.isspace():
                 raise LogError(
                     f"the commit {path} is empty, and what it changed is not known; if the table is being written, try again, else "

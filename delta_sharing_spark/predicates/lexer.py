@@ -83,8 +83,18 @@ def tokenize(text: str) -> list[Token]:
         position += len(token.text)
 
 
-def check_closed(text: str) -> None:
-    """Raise PredicateError for a text that would mean something else beside another condition: its parentheses do not match."""
+def both_conditions(first: str, second: str) -> str:
+    """Two conditions as one, each on lines of its own: either may end in a comment.
+
+    Raises:
+        PredicateError: One of them is none by itself, for its parentheses do not match: joined, they could mean another one.
+    """
+    for condition in (first, second):
+        _check_closed(condition)
+    return f"({first}\n) AND ({second}\n)"
+
+
+def _check_closed(text: str) -> None:
     opened: list[Token] = []
     for token in tokenize(text):
         if token.is_one_of("("):

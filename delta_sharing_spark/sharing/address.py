@@ -154,7 +154,7 @@ def check_segment(name: str, kind: str) -> str:
     Raises:
         AddressError: Empty, too long, a lone surrogate, or a name that a URL's path resolves away.
     """
-    if not text_of(name, f"the name of a {kind}, or take the {kind} from a listing"):
+    if not text_of(name, f"the {kind}'s name, or take what a listing holds"):
         raise AddressError(f"a {kind} name is empty; write <share>.<schema>.<table>")
     if len(name) > _MAX_NAME:
         raise AddressError(f"a {kind} name has {len(name)} characters; the protocol allows {_MAX_NAME}")

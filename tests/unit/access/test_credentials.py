@@ -11,8 +11,12 @@ from collections.abc import Mapping
 import pytest
 from issuing import CountingIssuer, secret_for
 
-from delta_sharing_spark.access.directory.access import StorageToken, TokenCache, issue, token_covering
+from delta_sharing_spark.access.directory.access import SharingIssuer, StorageToken, TokenCache, issue, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, NetworkError, UnauthenticatedError
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, Secret
@@ -257,6 +261,25 @@ def test_a_token_is_used_to_its_end_where_no_other_is_given(failure: DeltaSharin
     clock[0] = token.expires
     with pytest.raises(type(failure)):
         cache.get(issuer, location)
+
+
+@pytest.mark.parametrize(
+    ("left", "retries", "silence"), [(None, 600.0, 320.0), (300.0, 5.0, 30.0), (20.0, 5.0, 10.0), (2.0, 2.0, 5.0)]
+)
+def test_a_sharing_server_is_asked_with_little_patience_while_a_token_works(
+    monkeypatch: pytest.MonkeyPatch, left: float | None, retries: float, silence: float
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def answer(rest: SharingRest, *_: object) -> TemporaryCredentials:
+        asked.append((rest.settings.retry_seconds, rest.settings.read_timeout))
+        return _answer(S3, aws=AWS, expires=int((time.time() + 60) * 1000))
+
+    monkeypatch.setattr(SharingRest, "credentials", answer)
+    profile, location = Profile("https://sharing.example", bearer_token="t"), parse_location(S3)
+    issuer = SharingIssuer(profile, NetworkSettings(), TableName("s", "d", "t"), location)
+    assert issuer.issue_token(location, left).kind == "aws"
+    assert asked == [(retries, silence)]
 
 
 def test_the_log_names_the_token_and_hides_the_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -499,6 +499,8 @@ def test_what_is_not_there_is_spark_s_error(client: SharingClient, spark: Any) -
         AnalysisException, match=rf"(?s)({spark_s}).*\nthe metadata of market.shop.order.*did you mean 'orders'\?$"
     ):
         client.sql(spark, "SELECT 1 FROM market.shop.order")
+    with pytest.raises(AnalysisException, match=rf"(?s)({spark_s}).*\nmarkt.shop.orders: .*did you mean 'market'\?$"):
+        client.sql(spark, "SELECT 1 FROM market.shop.orders JOIN markt.shop.orders USING (id)")
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         client.sql(spark, "SELECT nothing FROM market.shop.orders")
     with pytest.raises(PredicateError, match="a query"):

@@ -18,7 +18,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
-from delta_sharing_spark.options.values import both_conditions, count, option_text, quoted_column
+from delta_sharing_spark.options.values import count, option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -170,7 +170,7 @@ def narrowed(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
 
     Raises:
         OptionError: There are two limits, and one of them is no number.
-        PredicateError: There are two conditions, and one of them is none by itself: joined, they could mean another one.
+        PredicateError: There are two conditions, and one of them is none by itself.
     """
     before = {name.lower(): value for name, value in options.items()}
     joined = overridden(options, by)
@@ -179,10 +179,8 @@ def narrowed(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
         if earlier is None:
             continue
         if name.lower() == "where":
-            from delta_sharing_spark.predicates.lexer import check_closed
+            from delta_sharing_spark.predicates.lexer import both_conditions
 
-            check_closed(earlier)
-            check_closed(value)
             joined[name] = both_conditions(earlier, value)
         elif name.lower() == "limit":
             joined[name] = min(earlier, value, key=lambda rows: count(name, rows, timezone.utc))
@@ -329,7 +327,7 @@ class Load:
         """The same scan with only the rows that also fulfil a SQL condition.
 
         Raises:
-            OptionError: The condition is no text, or the scan has a limit, which would then count filtered rows.
+            OptionError: The condition is no text, or the scan has a limit of its own, which would then count filtered rows.
         """
         if not isinstance(condition, str):
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')

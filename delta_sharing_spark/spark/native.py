@@ -43,7 +43,7 @@ from delta_sharing_spark.spark.file_index import (
     why_no_index,
 )
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
-from delta_sharing_spark.spark.session_settings import is_connect
+from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
@@ -390,7 +390,7 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
     session: Any = spark or SparkSession.getActiveSession()
     if session is None:
         raise ConfigError(f"no Spark session is active to read {place.name}; give spark_path one as spark=")
-    if is_connect(session):
+    if is_connect(checked_session(session)):
         raise ConfigError(
             f"spark_path of {place.name} needs a classic session: over Spark Connect the server is another process; download the "
             f"files to where it reads, or read them by fs()"

@@ -213,6 +213,8 @@ def require_query(spark: SparkSession, text: str) -> None:
         PredicateError: The text is not a query.
         pyspark.errors.ParseException: Spark cannot parse the text.
     """
+    if not isinstance(text, str):
+        raise PredicateError(f"{str(text)[:100]!r} ({type(text).__name__}) is no query; {_ADVICE}", position=0)
     tokens = [t for t in tokens_of(text) if t.kind != "end"]
     while tokens and tokens[-1].text == ";":
         tokens.pop()

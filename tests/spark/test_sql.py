@@ -367,6 +367,8 @@ def test_a_condition_of_all_loads_may_end_in_a_comment() -> None:
     sent = sent_condition({"Where": "id > 40 -- the late ones"}, TableNeed(table, "`price` > 5"))
     assert sent is not None
     assert str(parse_where(sent, table)) == "`id` > 40L AND `price` > 5.0D"
+    with pytest.raises(PredicateError, match="this parenthesis closes none"):
+        sent_condition({"where": "id > 40) OR (id < 4"}, TableNeed(table, "`price` > 5"))
 
 
 @pytest.mark.connect

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 sys.path.append(str(Path(__file__).parents[1] / "predicates"))
 
 from row_oracle import answer
-from where_strategies import ROWS, SCHEMA, predicates, table
+from where_strategies import SCHEMA, predicate, rows, table
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError, ResponseError
@@ -26,6 +26,7 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.drawing import drawn
 
 BEHAVIOURS = ["apply", "over-return", "ignore", "naive"]
 WAYS: list[dict[str, Any]] = [
@@ -43,10 +44,11 @@ def server() -> Iterator[SharingServer]:
 
 
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
-@given(ROWS, st.lists(predicates(), min_size=1, max_size=3), st.data())
+@given(drawn(rows, predicate, predicate, predicate), st.data())
 def test_where_equals_the_row_oracle(
-    server: SharingServer, rows: list[dict[str, Any]], texts: list[str], data: st.DataObject
+    server: SharingServer, case: tuple[list[dict[str, Any]], str, str, str], data: st.DataObject
 ) -> None:
+    rows, *texts = case
     numbered = Struct((*SCHEMA.fields, Field("row_number", Primitive("long"))))
     all_rows = table(rows).append_column("row_number", pa.array(range(len(rows)), pa.int64()))
     with tempfile.TemporaryDirectory() as directory:

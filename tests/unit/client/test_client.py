@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ import pytest
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient, functions
 from delta_sharing_spark.access.load import cheapest_column
-from delta_sharing_spark.display import Listing
+from delta_sharing_spark.display import Column, Listing
 from delta_sharing_spark.errors import (
     AddressError,
+    ConfigError,
     DeltaSharingError,
     OptionError,
     PredicateError,
@@ -187,6 +188,56 @@ def test_what_is_no_condition_by_itself_is_none_beside_another(table: SharedTabl
     for first, second in ((condition, "n <> '0'"), ("n <> '0'", condition)):
         with pytest.raises(PredicateError, match="close"):
             table.where(first).filter(second).count()
+
+
+NAMED: dict[str, Callable[[SharingClient, Any], object]] = {
+    "list_schemas": lambda client, name: client.list_schemas(name),
+    "list_tables": lambda client, name: client.list_tables(name),
+    "list_all_tables": lambda client, name: client.list_all_tables(name) if name is not None else client.table(name),
+    "table": lambda client, name: client.table(name),
+    "[]": lambda client, name: client[name],
+    "volumes": lambda client, name: client.volumes("sh", name) if name is not None else client.volume(name),
+    "volume": lambda client, name: client.volume(name),
+    "model": lambda client, name: client.model(name),
+    "skill": lambda client, name: client.skill(name),
+    "functions": lambda client, name: functions.load_as_arrow(name),
+}
+
+
+@pytest.mark.parametrize("call", NAMED)
+@pytest.mark.parametrize("name", [None, 5, b"sh.sc.t", ["sh.sc.t"], Column("n", "bigint", "", "")], ids=repr)
+def test_what_is_no_name_is_refused_with_what_to_write(server: SharingServer, call: str, name: Any) -> None:
+    with pytest.raises(AddressError, match=rf"\({type(name).__name__}\) is no text; write "):
+        NAMED[call](SharingClient(server.profile()), name)
+
+
+def test_an_item_of_another_listing_is_no_name(server: SharingServer) -> None:
+    client = SharingClient(server.profile())
+    (share,), (schema,), (table,) = client.list_shares(), client.list_schemas("sh"), client.list_tables("sh.sc")
+    for call in ("list_schemas", "table", "volume", "functions"):
+        with pytest.raises(AddressError, match="is no text; write"):
+            NAMED[call](client, schema)
+    for use in (lambda: client.volume(table), lambda: client.list_tables(share), lambda: client.list_schemas(table)):  # type: ignore[arg-type]
+        with pytest.raises(AddressError, match="is no text; write"):
+            use()
+
+
+@pytest.mark.parametrize("spark", [None, 5, "local[2]", object()], ids=repr)
+def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
+    client: Any = table.client
+    uses: list[Callable[[], object]] = [
+        lambda: table.to_spark(spark),
+        lambda: client.sql(spark, "SELECT 1"),
+        lambda: client.query(spark, lambda load: load("sh.sc.t")),
+        lambda: client.register(spark),
+        lambda: client.refresh(spark),
+        lambda: table.scan().explain(spark or 5),
+        lambda: client.explain_sql("SELECT 1", spark or 5),
+        lambda: delta_sharing_spark.register(spark),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match="is no Spark session; pass the session as spark"):
+            use()
 
 
 @pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])

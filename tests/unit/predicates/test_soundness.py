@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
-from hypothesis import strategies as st
 from row_oracle import answer, partition_text, statistics, to_json
-from where_strategies import ROWS, SCHEMA, predicates, table
+from where_strategies import SCHEMA, predicate, rows, table
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
@@ -23,10 +23,11 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
+from support.drawing import drawn, one_of, some_of
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
 COMMON = settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+    deadline=None, max_examples=500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )
 
 
@@ -38,8 +39,9 @@ def parsed(text: str) -> Any:
 
 
 @COMMON
-@given(predicates(), ROWS)
-def test_evaluate_agrees_with_the_row_oracle(text: str, rows: list[dict[str, Any]]) -> None:
+@given(drawn(predicate, rows))
+def test_evaluate_agrees_with_the_row_oracle(case: tuple[str, list[dict[str, Any]]]) -> None:
+    text, rows = case
     expression = pickle.loads(pickle.dumps(parsed(text)))
     data = table(rows)
     expected = [answer(expression, row) for row in rows]
@@ -53,8 +55,9 @@ def test_evaluate_agrees_with_the_row_oracle(text: str, rows: list[dict[str, Any
 
 
 @COMMON
-@given(predicates())
-def test_the_text_of_a_tree_parses_to_a_tree_that_answers_alike(text: str) -> None:
+@given(drawn(predicate))
+def test_the_text_of_a_tree_parses_to_a_tree_that_answers_alike(case: tuple[str]) -> None:
+    (text,) = case
     expression = parsed(text)
     assume(not re.search(r"'(?:[+-]|0000)", str(expression)))  # beyond the years that literals have
     rows = [{f.name: None for f in SCHEMA.fields}]
@@ -64,16 +67,19 @@ def test_the_text_of_a_tree_parses_to_a_tree_that_answers_alike(text: str) -> No
 
 @COMMON
 @given(
-    predicates(),
-    ROWS,
-    ROWS,
-    st.booleans(),
-    st.sampled_from([3, 32]),
-    st.sets(st.sampled_from(["minValues", "maxValues", "nullCount", "numRecords"]), max_size=2),
+    drawn(
+        predicate,
+        rows,
+        rows,
+        one_of(False, True),
+        one_of(3, 32),
+        some_of(["minValues", "maxValues", "nullCount", "numRecords"], 0, 2),
+    )
 )
 def test_statistics_never_skip_a_row_that_passes(
-    text: str, rows: list[dict[str, Any]], deleted: list[dict[str, Any]], nan: bool, prefix: int, dropped: set[str]
+    case: tuple[str, list[dict[str, Any]], list[dict[str, Any]], bool, int, set[str]],
 ) -> None:
+    text, rows, deleted, nan, prefix, dropped = case
     expression = parsed(text)
     skipping = FileSkipping(expression, SCHEMA, ())
     for extra in ([], deleted):  # with deleted rows the bounds are wide
@@ -88,10 +94,11 @@ def test_statistics_never_skip_a_row_that_passes(
 
 
 @COMMON
-@given(predicates(), ROWS, st.sets(st.sampled_from(PARTITIONS), min_size=1, max_size=4))
+@given(drawn(predicate, rows, some_of(PARTITIONS, 1, 4)))
 def test_partition_values_decide_exactly_and_with_statistics_soundly(
-    text: str, rows: list[dict[str, Any]], names: set[str]
+    case: tuple[str, list[dict[str, Any]], set[str]],
 ) -> None:
+    text, rows, names = case
     expression = parsed(text)
     row = rows[0]
     if "s" in names and row["s"] == "":
@@ -127,17 +134,20 @@ HOLLOW = {f.name: None for f in SCHEMA.fields} | {"st": {"x": None, "y": None, "
 
 
 @COMMON
-@example("st IS NOT NULL", [HOLLOW], set(), {})
-@example("NOT isnull(st.z)", [HOLLOW], set(), {})
+@example(("st IS NOT NULL", [HOLLOW], set(), {}))
+@example(("NOT isnull(st.z)", [HOLLOW], set(), {}))
 @given(
-    predicates(),
-    ROWS,
-    st.sets(st.sampled_from(PARTITIONS), max_size=3),
-    st.sampled_from([{}, {"store_decimal_as_integer": True}, {"version": "1.0"}]),
+    drawn(
+        predicate,
+        rows,
+        some_of(PARTITIONS, 0, 3),
+        one_of({}, {"store_decimal_as_integer": True}, {"version": "1.0"}),
+    )
 )
 def test_row_groups_never_lose_a_row_that_passes(
-    text: str, rows: list[dict[str, Any]], names: set[str], how: dict[str, Any]
+    case: tuple[str, list[dict[str, Any]], set[str], dict[str, Any]],
 ) -> None:
+    text, rows, names, how = case
     expression = parsed(text)
     rows = [{**r, **{name: rows[0][name] for name in names}} for r in rows]
     data = table(rows)
@@ -162,11 +172,8 @@ def test_row_groups_never_lose_a_row_that_passes(
             assert not any(answer(expression, row) for row in rows[3 * index : 3 * index + 3])
 
 
-@example("i64 = 7")
-@given(
-    st.sampled_from(
-        ["i64 = 7", "NOT i64 <> 7", "i64 IN (7, 9)", "i64 BETWEEN 7 AND 7", "i64 <=> 7", "(i64 = 7) IS TRUE"]
-    )
+@pytest.mark.parametrize(
+    "text", ["i64 = 7", "NOT i64 <> 7", "i64 IN (7, 9)", "i64 BETWEEN 7 AND 7", "i64 <=> 7", "(i64 = 7) IS TRUE"]
 )
 def test_forms_of_one_question_skip_alike(text: str) -> None:
     skipping = FileSkipping(parse_where(text, SCHEMA), SCHEMA, ("i64",))

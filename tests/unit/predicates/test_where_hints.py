@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from row_oracle import answer, partition_text, statistics
-from where_strategies import INF, NAN, ROWS, SCHEMA, predicates
+from where_strategies import INF, NAN, SCHEMA, predicate, rows
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.hints import condition_of_hints, json_hints, sql_hints
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import And, Or
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
+from support.drawing import drawn, one_of, some_of
 
 P = Primitive
 TABLE = Struct(
@@ -213,18 +214,19 @@ class Server:
 
 @settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(
-    predicates(),
-    ROWS,
-    st.sets(st.sampled_from(["flag", "i32", "i64", "s", "d", "f64"]), max_size=3),
-    st.sampled_from([None, ""]),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
+    drawn(
+        predicate,
+        rows,
+        some_of(["flag", "i32", "i64", "s", "d", "f64"], 0, 3),
+        one_of(None, ""),
+        *[one_of(False, True)] * 3,
+    )
 )
 def test_no_server_loses_a_row_by_a_hint(
-    text: str, rows: list[dict[str, Any]], names: set[str], null: str | None, short: bool, single: bool, nan: bool
+    case: tuple[str, list[dict[str, Any]], set[str], str | None, bool, bool, bool],
 ) -> None:
     """Writers serialize NULL in two ways, floats with the digits of either width, which servers read in either, and NaN or not."""
+    text, rows, names, null, short, single, nan = case
     try:
         expression = parse_where(text, SCHEMA)
     except PredicateError:

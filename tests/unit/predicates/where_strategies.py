@@ -1,13 +1,14 @@
-"""Rows and predicate texts over a schema of every scalar type, dense in the values where comparisons go wrong."""
+"""Rows and predicate texts, by chance, over a schema of every scalar type, dense in the values where comparisons go wrong."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
+import struct
+from random import Random
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import strategies as st
 
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 
@@ -94,63 +95,66 @@ BIGS = [D("0"), D("1.5"), D("99999999999999999999.999999999999999999"), D("0.000
         D("9007199254740992.999999999999999999"), D("0.1"), D("-1.500000000000000001")]  # fmt: skip
 
 
-def _or_null(values: list[Any], extra: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Any]:
-    pool = st.sampled_from([None, *values])
-    return st.one_of(pool, extra) if extra is not None else pool
+#: What the columns of a row are chosen from, NULL besides; those of a struct by their paths.
+POOLS: dict[str, list[Any]] = {
+    "flag": [True, False],
+    "i8": INTS,
+    "i16": [*INTS, 32767, -32768],
+    "i32": LONGS[:10],
+    "i64": LONGS,
+    "j64": LONGS,
+    "f32": [*FLOATS, F32_TENTH],
+    "f64": DOUBLES,
+    "g64": DOUBLES,
+    "dec": DECS,
+    "dec4": DECS4,
+    "big": BIGS,
+    "s": STRINGS,
+    "t": STRINGS,
+    "bin": BINARIES,
+    "d": DATES,
+    "ts": [stamp.replace(tzinfo=UTC) for stamp in STAMPS],
+    "ntz": STAMPS,
+    "a b": INTS,
+    "st.x": INTS,
+    "st.y": STRINGS,
+    "st.z.w": DOUBLES,
+}
+_LETTERS = "ab%_\\'\né😀z0"
 
 
-_TEXT = st.text(st.sampled_from("ab%_\\'\né😀z0"), max_size=5)
+def row(random: Random) -> dict[str, Any]:
+    values = {name: random.choice([None, *pool]) for name, pool in POOLS.items()}
+    if random.random() < 0.2:
+        (values["f64"],) = struct.unpack("d", random.randbytes(8))
+    if random.random() < 0.2:
+        values["s"] = _text(random, _LETTERS, 5)
+    x, y, w = (values.pop(name) for name in ("st.x", "st.y", "st.z.w"))
+    z = random.choice([None, {"w": w}])
+    return {**values, "st": random.choice([None, {"x": x, "y": y, "z": z}])}
 
-ROWS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "flag": _or_null([True, False]),
-            "i8": _or_null(INTS),
-            "i16": _or_null([*INTS, 32767, -32768]),
-            "i32": _or_null(LONGS[:10]),
-            "i64": _or_null(LONGS),
-            "j64": _or_null(LONGS),
-            "f32": _or_null([*FLOATS, F32_TENTH]),
-            "f64": _or_null(DOUBLES, st.floats()),
-            "g64": _or_null(DOUBLES),
-            "dec": _or_null(DECS),
-            "dec4": _or_null(DECS4),
-            "big": _or_null(BIGS),
-            "s": _or_null(STRINGS, _TEXT),
-            "t": _or_null(STRINGS),
-            "bin": _or_null(BINARIES),
-            "d": _or_null(DATES),
-            "ts": _or_null([s.replace(tzinfo=UTC) for s in STAMPS]),
-            "ntz": _or_null(STAMPS),
-            "a b": _or_null(INTS),
-            "st": st.none()
-            | st.fixed_dictionaries(
-                {
-                    "x": _or_null(INTS),
-                    "y": _or_null(STRINGS),
-                    "z": st.none() | st.fixed_dictionaries({"w": _or_null(DOUBLES)}),
-                }
-            ),
-        }
-    ),
-    min_size=1,
-    max_size=12,
-)
+
+def rows(random: Random) -> list[dict[str, Any]]:
+    return [row(random) for _ in range(random.randint(1, 12))]
+
 
 _quoted = {"'": "\\'", "\\": "\\\\", "\n": "\\n", "\x00": "\\0"}
 
 
-@st.composite
-def string_literals(draw: st.DrawFn) -> str:
+def _text(random: Random, letters: str, longest: int) -> str:
+    return "".join(random.choices(letters, k=random.randint(0, longest)))
+
+
+def string_literal(random: Random) -> str:
     """A string in one of the forms that Spark reads."""
-    text = draw(st.one_of(st.sampled_from(STRINGS), _TEXT))
-    form = draw(st.sampled_from(["escaped", "doubled", "double", "raw", "unicode"]))
+    text = random.choice([random.choice(STRINGS), _text(random, _LETTERS, 5)])
+    form = random.choice(["escaped", "doubled", "double", "raw", "unicode"])
     if form == "raw" and "'" not in text:
         return f"r'{text}'"
     if form == "doubled":
         return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
     if form == "double":
-        return '"' + text.replace("\\", "\\\\").replace('"', '""') + '"'
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if form == "unicode":
         return "'" + "".join(f"\\U{ord(c):08x}" for c in text) + "'"
     return "'" + "".join(_quoted.get(c, c) for c in text) + "'"
@@ -176,17 +180,17 @@ NTZ_LITERALS = [
 BINARY_LITERALS = ["X'00'", "X'ff'", "X'6162'", "x'7F'", "X''", "X'8'", "'a'", "''", "CAST('ab' AS BINARY)", "'é'"]
 BOOLEAN_LITERALS = ["true", "FALSE", "'t'", "'No'", "' yes '"]
 
-_numeric = st.sampled_from([*INTEGER_LITERALS, *FRACTION_LITERALS])
-_stamps = st.sampled_from([*DATE_LITERALS[:1], *STAMP_LITERALS, *NTZ_LITERALS])
-LITERALS: dict[str, st.SearchStrategy[str]] = {
-    **dict.fromkeys(("i8", "i16", "i32", "I64", "`a b`", "st.x", "f32", "f64", "g64", "dec", "dec4", "big", "st.z.w"), _numeric),
-    "flag": st.sampled_from(BOOLEAN_LITERALS),
-    **dict.fromkeys(("s", "t", "`st`.y"), string_literals()),
-    "bin": st.sampled_from(BINARY_LITERALS),
-    "d": st.sampled_from([*DATE_LITERALS, *STAMP_LITERALS[:1], *NTZ_LITERALS]),
-    "ts": _stamps,
-    "ntz": st.sampled_from([*DATE_LITERALS[:1], *NTZ_LITERALS, *STAMP_LITERALS[:2], "TIMESTAMP '2020-01-01 02:00:00+02:00'"]),
+_NUMERIC_LITERALS = [*INTEGER_LITERALS, *FRACTION_LITERALS]
+LITERALS: dict[str, list[str]] = {
+    **dict.fromkeys(("i8", "i16", "i32", "I64", "`a b`", "st.x", "f32", "f64", "g64", "dec", "dec4", "big", "st.z.w"), _NUMERIC_LITERALS),
+    "flag": BOOLEAN_LITERALS,
+    "bin": BINARY_LITERALS,
+    "d": [*DATE_LITERALS, *STAMP_LITERALS[:1], *NTZ_LITERALS],
+    "ts": [*DATE_LITERALS[:1], *STAMP_LITERALS, *NTZ_LITERALS],
+    "ntz": [*DATE_LITERALS[:1], *NTZ_LITERALS, *STAMP_LITERALS[:2], "TIMESTAMP '2020-01-01 02:00:00+02:00'"],
 }  # fmt: skip
+#: Columns that are compared, with the literals above or with strings.
+COMPARED = sorted([*LITERALS, "s", "t", "`st`.y"])
 PAIRS = [("i64", "j64"), ("i32", "i64"), ("i8", "i16"), ("f64", "g64"), ("f64", "st.z.w"), ("dec", "dec4"), ("s", "t"), ("s", "st.y"),
          ("i32", "`a b`"), ("f64", "f64"), ("d", "d"), ("bin", "bin"), ("flag", "flag"), ("ts", "ts")]  # fmt: skip
 OPS = ["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>", "!>", "!<"]
@@ -248,102 +252,74 @@ OF_CONDITIONS = ["coalesce({}, true)", "coalesce({}, NULL, false)", "ifnull({}, 
                  "({}) IS DISTINCT FROM true", "isnull({})", "({}) IS NOT UNKNOWN"]  # fmt: skip
 
 
-@st.composite
-def like_patterns(draw: st.DrawFn) -> str:
+def like_pattern(random: Random) -> str:
     """A pattern of its own making, escaped by anything; not all are whole."""
-    text = draw(st.text(st.sampled_from("ab%_!\\\n😀c"), max_size=6))
-    escape = draw(st.sampled_from(["", "", "!", "%", "_", "a", "\\\\", "😀"]))
+    text, escape = _text(random, "ab%_!\\\n😀c", 6), random.choice(["", "", "!", "%", "_", "a", "\\\\", "😀"])
     quoted = "'" + "".join(_quoted.get(c, c) for c in text) + "'"
     return quoted + (f" ESCAPE '{escape}'" if escape else "")
 
 
-@st.composite
-def comparisons(draw: st.DrawFn) -> str:
-    column = draw(st.sampled_from(sorted(LITERALS)))
-    literal = LITERALS[column]
-    kind = draw(
-        st.sampled_from(
-            [
-                "compare",
-                "compare",
-                "flip",
-                "in",
-                "between",
-                "null",
-                "pair",
-                "like",
-                "bare",
-                "is",
-                "null literal",
-                "text",
-                "function",
-                "function",
-                "function in",
-                "computed",
-            ]
-        )
-    )
-    negated = draw(st.sampled_from(["", "", "NOT "]))
+def comparison(random: Random) -> str:
+    choice = random.choice
+    column, op, negated = choice(COMPARED), choice(OPS), choice(["", "", "NOT "])
+
+    def literal() -> str:
+        return choice(LITERALS[column]) if column in LITERALS else string_literal(random)
+
+    kind = choice(["compare", "compare", "flip", "in", "between", "null", "pair", "like", "bare", "is", "null literal",
+                   "text", "function", "function", "function in", "computed"])  # fmt: skip
     if kind == "compare":
-        return f"{column} {draw(st.sampled_from(OPS))} {draw(literal)}"
+        return f"{column} {op} {literal()}"
     if kind == "flip":
-        return f"{draw(literal)} {draw(st.sampled_from(OPS))} {column}"
+        return f"{literal()} {op} {column}"
     if kind == "in":
-        values = draw(
-            st.lists(
-                st.one_of(literal, literal, literal, st.just("NULL")),
-                min_size=1,
-                max_size=draw(st.sampled_from([3, 14])),
-            )
-        )
+        values = [literal() if random.random() < 0.75 else "NULL" for _ in range(random.randint(1, choice([3, 14])))]
         return f"{column} {negated}IN ({', '.join(values)})"
     if kind == "between":
-        return f"{column} {negated}BETWEEN {draw(literal)} AND {draw(literal)}"
+        return f"{column} {negated}BETWEEN {literal()} AND {literal()}"
     if kind == "null":
-        name = draw(st.sampled_from([*sorted(LITERALS), "st", "st.z"]))
-        return f"{name} IS {negated}NULL"
+        return f"{choice([*COMPARED, 'st', 'st.z'])} IS {negated}NULL"
     if kind == "pair":
-        left, right = draw(st.sampled_from(PAIRS))
-        return f"{left} {draw(st.sampled_from(OPS))} {right}"
+        left, right = choice(PAIRS)
+        return f"{left} {op} {right}"
     if kind == "like":
-        name = draw(st.sampled_from(["s", "t", "st.y"]))
-        return f"{name} {negated}LIKE {draw(st.one_of(st.sampled_from(LIKE_PATTERNS), like_patterns()))}"
+        pattern = choice([choice(LIKE_PATTERNS), like_pattern(random)])
+        return f"{choice(['s', 't', 'st.y'])} {negated}LIKE {pattern}"
     if kind == "text":
-        name = draw(st.sampled_from(["s", "t", "st.y"]))
-        return f"{draw(st.sampled_from(['startswith', 'ENDSWITH', 'contains']))}({name}, {draw(string_literals())})"
-    if kind in ("function", "function in"):
-        function, literals = draw(st.sampled_from(sorted(FUNCTIONS.items())))
-        if kind == "function in":
-            return f"{function} {negated}IN ({draw(st.sampled_from(literals))}, {draw(st.sampled_from([*literals, 'NULL']))})"
-        return f"{function} {draw(st.sampled_from([*OPS, 'IS DISTINCT FROM']))} {draw(st.sampled_from([*literals, 'NULL']))}"
-    if kind == "computed":
-        name, literal = draw(st.sampled_from(COMPUTED))
-        return f"{name} {draw(st.sampled_from(OPS))} {literal}"
-    if kind == "bare":
-        return draw(
-            st.sampled_from(["flag", "true", "NOT flag", "1 = 1", "'a' = \"a\"", "1 > NULL", "NULL <=> 1", "1.0 = 1"])
+        return (
+            f"{choice(['startswith', 'ENDSWITH', 'contains'])}({choice(['s', 't', 'st.y'])}, {string_literal(random)})"
         )
+    if kind in ("function", "function in"):
+        function, literals = choice(sorted(FUNCTIONS.items()))
+        other = choice([*literals, "NULL"])
+        if kind == "function in":
+            return f"{function} {negated}IN ({choice(literals)}, {other})"
+        return f"{function} {choice([*OPS, 'IS DISTINCT FROM'])} {other}"
+    if kind == "computed":
+        name, computed = choice(COMPUTED)
+        return f"{name} {op} {computed}"
+    if kind == "bare":
+        return choice(["flag", "true", "NOT flag", "1 = 1", "'a' = \"a\"", "1 > NULL", "NULL <=> 1", "1.0 = 1"])
     if kind == "is":
-        return f"flag IS {negated}{draw(st.sampled_from(['TRUE', 'FALSE', 'UNKNOWN']))}"
-    return f"{column} {draw(st.sampled_from(OPS))} NULL"
+        return f"flag IS {negated}{choice(['TRUE', 'FALSE', 'UNKNOWN'])}"
+    return f"{column} {op} NULL"
 
 
-def predicates() -> st.SearchStrategy[str]:
-    """Texts of predicates; not all are in the language (types that do not compare, decimals that would round)."""
-    return st.recursive(
-        comparisons(),
-        lambda inner: st.one_of(
-            st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(" ".join),
-            st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(lambda p: f"({' '.join(p)})"),
-            inner.map(lambda p: f"NOT ({p})"),
-            inner.map(lambda p: f"NOT {p}"),
-            inner.map(lambda p: f"({p}) IS NULL"),
-            inner.map(lambda p: f"({p}) IS NOT TRUE"),
-            st.tuples(st.sampled_from(OF_CONDITIONS), inner).map(lambda two: two[0].format(two[1])),
-        ),
-        max_leaves=5,
-    )
+def predicate(random: Random) -> str:
+    """Up to five comparisons, joined and wrapped; not all are in the language (types that do not compare, decimals that would round)."""
+    return _predicate(random, random.choice([1, 1, 1, 2, 3, 5]))
 
 
-def table(rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=ARROW)
+def _predicate(random: Random, comparisons: int) -> str:
+    if comparisons > 1:
+        left = random.randint(1, comparisons - 1)
+        joined = f"{_predicate(random, left)} {random.choice(['AND', 'OR'])} {_predicate(random, comparisons - left)}"
+        text = random.choice([joined, f"({joined})"])
+    else:
+        text = comparison(random)
+    wrapped = ["NOT ({})", "NOT {}", "({}) IS NULL", "({}) IS NOT TRUE", random.choice(OF_CONDITIONS)]
+    return random.choice([*["{}"] * 10, *wrapped]).format(text)
+
+
+def table(of: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(of, schema=ARROW)

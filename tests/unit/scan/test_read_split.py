@@ -24,6 +24,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.scan.splits import MAX_SLICES_PER_FILE, MAX_SPLITS, pack
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
+from support.drawing import drawn, one_of
 
 LONG, STRING = Primitive("long"), Primitive("string")
 SCHEMA = Struct((Field("i", LONG), Field("s", STRING)))
@@ -49,16 +50,15 @@ def ids(table: pa.Table) -> list[int]:
 # --- splits and row groups ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
-@given(
-    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), min_size=1, max_size=4),
-    st.integers(2_000, 20_000),
-    st.booleans(),
-    st.sampled_from([1 << 10, 64 << 20]),
-)
-def test_splits_cover_each_row_exactly_once_and_repeat(
-    files: list[tuple[int, int]], most: int, narrow: bool, ahead: int
-) -> None:
+def file_sizes(random: random.Random) -> list[tuple[int, int]]:
+    """Rows of a file and of its row groups."""
+    return [(random.choice([0, random.randint(1, 200)]), random.randint(1, 60)) for _ in range(random.randint(1, 4))]
+
+
+@settings(max_examples=30)
+@given(drawn(file_sizes, lambda random: random.randint(2_000, 20_000), one_of(False, True), one_of(1 << 10, 64 << 20)))
+def test_splits_cover_each_row_exactly_once_and_repeat(case: tuple[list[tuple[int, int]], int, bool, int]) -> None:
+    files, most, narrow, ahead = case
     data = {
         f"f{n}": parquet(numbers(rows, n), row_group_size=group, compression="none")
         for n, (rows, group) in enumerate(files)

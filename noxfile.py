@@ -53,12 +53,14 @@ NOT_ON_THE_LOWEST = [
     "scan/test_types.py::test_physical_encodings",
     "scan/test_types.py::test_lists_of_every_kind",
     "scan/test_variant.py::test_groups_annotated_as_variant",
+    "native/test_native_files.py::test_a_chunk_of_the_usual_form_is_cut_as_any_other",
     *(
         f"native/test_native_files.py::test_files_that_spark_would_read_otherwise_are_rewritten[{way}-variant_shredded]"
         for way in ("alone", "joined", "joined, fetched in parts")
     ),
     # Of requests before 2.32 no connection is taken: it keeps them itself.
     "storage/test_kept_connections.py",
+    "storage/test_http_source.py::test_a_network_that_goes_away_under_a_kept_connection_is_tried_again",
     # Days beyond Python's are an OverflowError of pandas; sizes of files in a notebook's output differ by bytes.
     "client/test_unfit_values.py::test_what_holds_far_days",
     "client/test_examples.py",
@@ -160,7 +162,7 @@ def unit(session: nox.Session) -> None:
     """The tests that start no Spark and need no Java, on each Python there is; PySpark's types are oracles of some."""
     install(session, "-e", ".[spark,all,server]", groups=["test"])
     session.install("--upgrade", "pandas")  # newer than Spark's extra takes
-    pytest(session, "tests/unit", *session.posargs, env=UTF8)
+    pytest(session, *named_or(session, "tests/unit"), env=UTF8)
 
 
 @nox.session(python="3.10", venv_backend="uv")
@@ -173,7 +175,7 @@ def lowest(session: nox.Session) -> None:
     # PySpark is no part of it: it has sessions of its own, and its newest types are oracles here.
     session.install("-e", ".[all]", "pyspark", "-c", str(wanted), *nox.project.dependency_groups(PROJECT, "test"))
     left_out = [f"--deselect=tests/unit/{test}" for test in NOT_ON_THE_LOWEST]
-    pytest(session, "tests/unit", *left_out, *session.posargs, env=UTF8)
+    pytest(session, *named_or(session, "tests/unit"), *left_out, env=UTF8)
 
 
 @nox.session
@@ -181,7 +183,7 @@ def newest(session: nox.Session) -> None:
     """The tests without Spark on the newest of everything, releases that are still tried out among them."""
     session.install("--pre", "-e", EVERYTHING, *nox.project.dependency_groups(PROJECT, "test"))
     session.install("--pre", "--upgrade", "pandas", "pyarrow")
-    pytest(session, "tests/unit", *session.posargs, env=UTF8)
+    pytest(session, *named_or(session, "tests/unit"), env=UTF8)
 
 
 @nox.session(name="fuzz-sql")
@@ -202,7 +204,7 @@ def _behaviour(version: str) -> Callable[[nox.Session], None]:
         # PySpark before 4.2 leaves sockets to the garbage collector.
         lenient = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"] if version < "4.2" else []
         for mode in ("classic", "connect"):
-            pytest(session, "tests/spark", f"--spark-mode={mode}", *lenient, *session.posargs, env=env)
+            pytest(session, *named_or(session, "tests/spark"), f"--spark-mode={mode}", *lenient, env=env)
 
     session_of_one_version.__doc__ = f"The Spark suite on Spark {version}, classic and Connect."
     return session_of_one_version
@@ -375,6 +377,12 @@ def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) ->
     # are, one after the other, where Python compiles those that it imports.
     own = ["--reinstall-package", "delta-sharing-spark"] if session.venv_backend == "uv" else ["--no-compile"]
     session.install(*own, *packages, *nox.project.dependency_groups(PROJECT, *groups))
+
+
+def named_or(session: nox.Session, folder: str) -> list[str]:
+    """What a session gives pytest: its arguments, with ``folder`` where they name no file or folder."""
+    is_named = any((HERE / argument.partition("::")[0]).exists() for argument in session.posargs)
+    return [*([] if is_named else [folder]), *session.posargs]
 
 
 def pytest(session: nox.Session, *args: str, env: dict[str, str | None]) -> None:

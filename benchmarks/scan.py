@@ -37,7 +37,7 @@ from delta_sharing_spark.testing.interpreter import worker_python
 
 NARROW = ["id", "city", "price"]
 #: Files of the table of small ones.
-SMALL = 200
+SMALL = 400
 SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string, note string, at timestamp, day date, ok boolean"
 
 
@@ -123,11 +123,13 @@ class FloorReader(DataSourceReader):
         self.path, self.columns = path, columns
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(str(path)) for path in sorted(Path(self.path).glob("*.parquet"))]
+        paths = sorted(map(str, Path(self.path).glob("*.parquet")))
+        together = max(1, len(paths) // 8)
+        return [InputPartition(paths[i : i + together]) for i in range(0, len(paths), together)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is not None:
-            yield from pq.ParquetFile(partition.value).iter_batches(columns=self.columns)
+        for path in partition.value or ():
+            yield from pq.ParquetFile(path).iter_batches(columns=self.columns)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def scanned(frame: Any) -> None:
 def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
     big, small, tiny = (directory / name for name in ("big", "small", "tiny"))
     write_table(big, arguments.rows, arguments.files, arguments.row_group)
-    write_table(small, SMALL * 5000, SMALL, 5000)
+    write_table(small, SMALL * 8000, SMALL, 8000, commits=20)
     write_table(tiny, 100, 1, 100)
     size = sum(path.stat().st_size for path in big.glob("*.parquet"))
     server = Served({"big": big, "small": small, "tiny": tiny})
@@ -258,8 +260,8 @@ def _measured(arguments: argparse.Namespace, server: Served, profile: Path, big:
         reader = spark.read.format("deltaSharing").option("accessMode", mode).options(**options)
         scanned(reader.option("storageEndpoint", endpoint).load(f"{profile}#bench.{schema}.{table}"))
 
-    def floor(**options: str) -> Any:
-        return spark.read.format("floor").options(**options).load(str(big))
+    def floor(path: Path = big, **options: str) -> Any:
+        return spark.read.format("floor").options(**options).load(str(path))
 
     def first_rows() -> None:
         spark.read.format("deltaSharing").load(f"{profile}#bench.file.tiny").collect()
@@ -293,7 +295,15 @@ def _measured(arguments: argparse.Namespace, server: Served, profile: Path, big:
         arguments.runs,
     )
     narrow_scans = server.served()
-    little = interleaved({way: partial(scan, way, "small") for way in ways}, arguments.runs)
+    small = big.parent / "small"
+    little = interleaved(
+        {
+            "native": lambda: scanned(spark.read.parquet(str(small))),
+            "floor": lambda: scanned(floor(small)),
+            **{way: partial(scan, way, "small") for way in ways},
+        },
+        arguments.runs,
+    )
     server.served()
     tiny = interleaved({"tiny": first_rows}, max(3, arguments.runs))["tiny"]
     asked = server.served()
@@ -332,15 +342,12 @@ def table_of(figures: dict[str, Any]) -> str:
     lines.append(
         f"{'':24}{'native':>9}{'floor':>9}{'url':>9}{'s3':>9}{'file':>9}{'floor/url':>11}{'s3/url':>9}{'file/url':>9}"
     )
-    for title, key in (("every column, seconds", "whole"), ("3 of 9 columns, seconds", "narrow")):
+    titles = ("every column, seconds", "3 of 9 columns, seconds", f"{SMALL} small files, seconds")
+    for title, key in zip(titles, ("whole", "narrow", "little"), strict=True):
         s = figures[key]
         cells = "".join(f"{s[name]:9.2f}" for name in ("native", "floor", "url", "s3", "file"))
         others = "".join(f"{s[name] / s['url']:9.2f}" for name in ("s3", "file"))
         lines.append(f"{title:24}{cells}{s['floor'] / s['url']:11.2f}{others}")
-    s = figures["little"]
-    cells = "".join(f"{s[way]:9.2f}" for way in ("url", "s3", "file"))
-    ratios = "".join(f"{s[way] / s['url']:9.2f}" for way in ("s3", "file"))
-    lines.append(f"{f'{SMALL} small files, seconds':42}{cells}{'':11}{ratios}")
     over = (figures["worker peak"] - figures["worker base"]) / mib
     asked = ", ".join(f"{count:g} {kind}" for kind, count in sorted(figures["tiny requests"].items()))
     lines += [

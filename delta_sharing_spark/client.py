@@ -19,8 +19,8 @@ from delta_sharing_spark.errors import (
     short_tracebacks,
 )
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
-from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, Skill, Volume, list_assets, shares_kind
+from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name, text_of
+from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Skill, Volume, list_assets, shares_kind
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
@@ -96,7 +96,7 @@ class SharingClient(Recipient):
         return self.table(name)
 
     def _ipython_key_completions_(self) -> list[str]:
-        return [str(_name_of(table)) for table in self.list_all_tables()]
+        return [str(_name_of(table, Table)) for table in self.list_all_tables()]
 
     def __repr__(self) -> str:
         return f"SharingClient({self.profile.endpoint!r})"
@@ -119,10 +119,7 @@ class SharingClient(Recipient):
 
     def list_tables(self, schema: Schema | str) -> Sequence[Table]:
         """All tables of a schema; a string is ``share.schema``."""
-        if isinstance(schema, str):
-            share, name = parse_schema_name(schema)
-        else:
-            share, name = schema.share, schema.name
+        share, name = (schema.share, schema.name) if isinstance(schema, Schema) else parse_schema_name(schema)
         return self._listed(lambda: self.rest.list_tables(share, name), share, name)
 
     def list_all_tables(self, share: Share | str | None = None) -> Sequence[Table]:
@@ -150,9 +147,7 @@ class SharingClient(Recipient):
         Raises:
             AddressError: ``name`` is not a table's name.
         """
-        if not isinstance(name, (str, Table)):
-            raise AddressError(f"{str(name)[:100]} is no name of a table; write client.table('share.schema.table')")
-        return SharedTable(self, _name_of(name))
+        return SharedTable(self, _name_of(name, Table))
 
     def volumes(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Volume]:
         """All volumes, or those of a share, or of a schema of it.
@@ -176,20 +171,20 @@ class SharingClient(Recipient):
         Raises:
             AddressError: ``name`` is no name.
         """
-        return self._asset("volume", name)
+        return self._asset("volume", Volume, name)
 
     def skill(self, name: str | Skill) -> Asset:
         """An agent skill; as ``volume``. Its files are data: whoever runs them trusts their provider."""
-        return self._asset("skill", name)
+        return self._asset("skill", Skill, name)
 
     def model(self, name: str | Model) -> SharedModel:
         """A model; as ``volume``. ``.versions()``, ``.version(3)``, ``.alias("champion")`` and ``.latest()`` lead to its files."""
         record = name if isinstance(name, Model) else None
-        return SharedModel(self._sharing_rest(), self._asset_storage(), _name_of(name), record)
+        return SharedModel(self._sharing_rest(), self._asset_storage(), _name_of(name, Model), record)
 
-    def _asset(self, kind: Kind, name: str | Record) -> Asset:
-        record = None if isinstance(name, str) else name
-        return Asset(self._sharing_rest(), self._asset_storage(), AssetName(kind, _name_of(name)), record)
+    def _asset(self, kind: Kind, of: type[Volume | Skill], name: str | Volume | Skill) -> Asset:
+        record = name if isinstance(name, of) else None
+        return Asset(self._sharing_rest(), self._asset_storage(), AssetName(kind, _name_of(name, of)), record)
 
     def _assets(self, kind: Kind, share: Share | Schema | str | None, schema: str | None) -> Listing[Any]:
         rest = self._sharing_rest()
@@ -344,9 +339,12 @@ def _if_listable(share: str, what: str, items: Iterable[_T]) -> Iterator[_T]:
         _log.warning("share %r is left out of the list of all %s: %s", share, what, refusal)
 
 
-def _name_of(name: str | Table | Record) -> TableName:
-    return parse_table_name(name) if isinstance(name, str) else TableName(name.share, name.schema, name.name)
+def _name_of(name: object, kind: type[Table | Volume | Model | Skill]) -> TableName:
+    """A three-part name, as text or as a listing of its kind holds it; raises AddressError for anything else."""
+    if isinstance(name, kind):
+        return TableName(name.share, name.schema, name.name)
+    return parse_table_name(text_of(name, f"'<share>.<schema>.<{kind.__name__.lower()}>', or take one of a listing"))
 
 
-def _share_of(share: Share | str) -> str:
-    return share if isinstance(share, str) else share.name
+def _share_of(share: object) -> str:
+    return share.name if isinstance(share, Share) else text_of(share, "the name of a share, or take one of a listing")

@@ -271,8 +271,8 @@ class SharedTable(RecipientTable, RowSource):
 
         Args:
             columns: The columns, in this order; ``a.b`` is a nested field.
-            where: A SQL boolean expression that every row fulfils.
-            limit: The maximum number of rows.
+            where: A SQL boolean expression that every row fulfils, beside that of the client's options.
+            limit: The maximum number of rows; that of the client's options counts if it is smaller.
             version, timestamp: The table as of then.
             **options: Further options of the load.
 

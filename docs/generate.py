@@ -56,6 +56,10 @@ Options of `spark.read.format("deltaSharing")` and `spark.readStream.format("del
 and are those of the JVM connector where it has the same option. An unknown option or value is an error that names the
 nearest known one.
 
+Options given to a `SharingClient` are those of each of its loads. One that is given to a load again (`scan(accessMode="dir")`) takes the
+place of the client's, with two exceptions, which only narrow: of two `where` both hold, and of two `limit` the smaller counts, after both
+conditions.
+
 - **size**: bytes as a number, or with a binary unit: `12k`, `128m`, `10g`.
 - **duration**: `30s`, `500ms`, `5m`, `1h`; a bare number is seconds.
 - **timestamp**: an ISO date or timestamp with or without a zone (`2026-01-31`, `2026-01-31 12:00:00`,

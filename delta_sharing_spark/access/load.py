@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
-from delta_sharing_spark.options.values import both_conditions, option_text, quoted_column
+from delta_sharing_spark.options.values import count, option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -160,8 +161,30 @@ class Recipient:
         return str(source).strip() if isinstance(source, (str, Path)) else ""
 
     def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
-        """The options of a load in this process."""
-        return {**overridden(self.options, more), "path": str(name)}
+        """The options of a load in this process, which narrow those of all loads (``narrowed``)."""
+        return {**narrowed(self.options, more), "path": str(name)}
+
+
+def narrowed(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str]:
+    """Options with those of ``by`` in the place of theirs; of two conditions both hold, and of two limits the smaller.
+
+    Raises:
+        OptionError: There are two limits, and one of them is no number.
+        PredicateError: There are two conditions, and one of them is none by itself.
+    """
+    before = {name.lower(): value for name, value in options.items()}
+    joined = overridden(options, by)
+    for name, value in by.items():
+        earlier = before.get(name.lower())
+        if earlier is None:
+            continue
+        if name.lower() == "where":
+            from delta_sharing_spark.predicates.lexer import both_conditions
+
+            joined[name] = both_conditions(earlier, value)
+        elif name.lower() == "limit":
+            joined[name] = min(earlier, value, key=lambda rows: count(name, rows, timezone.utc))
+    return joined
 
 
 @short_tracebacks
@@ -220,7 +243,7 @@ class Load:
 
     Attributes:
         table: The table.
-        options: The load's options, as Spark would be given them.
+        options: The load's options, as Spark would be given them; they narrow those of all of its recipient's loads.
         hints: ``jsonPredicateHints``, by which files and row groups are skipped and no row is filtered; outside Spark only.
 
     Raises:
@@ -304,13 +327,13 @@ class Load:
         """The same scan with only the rows that also fulfil a SQL condition.
 
         Raises:
-            OptionError: The condition is no text, or the scan has a limit, which would then count filtered rows.
+            OptionError: The condition is no text, or the scan has a limit of its own, which would then count filtered rows.
         """
         if not isinstance(condition, str):
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
-        if self.limited:
+        if "limit" in map(str.lower, self.options):
             raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
-        return self._with("where", both_conditions(self._option("where"), condition))
+        return self._with("where", condition)
 
     def where(self, condition: str) -> Self:
         """As ``filter``."""
@@ -322,22 +345,15 @@ class Load:
         Raises:
             OptionError: ``rows`` is not a number of rows.
         """
-        fewer = self._with("limit", option_text(rows))
-        before = self._option("limit")
-        return self if before is not None and int(before) <= rows else fewer
+        return self._with("limit", option_text(rows))
 
     @property
     def limited(self) -> bool:
-        """Whether the scan has a limit."""
-        return self._option("limit") is not None
-
-    def _option(self, name: str) -> str | None:
-        """An option of the load by its name in lower case: its own, or that of all of its recipient's loads."""
-        given = overridden(self.table.client.options, self.options)
-        return next((value for key, value in given.items() if key.lower() == name), None)
+        """Whether the scan has a limit, its own or that of all of its recipient's loads."""
+        return self._parsed().limit is not None
 
     def _with(self, name: str, value: str) -> Self:
-        return type(self)(self.table, overridden(self.options, {name: value}), self.hints)
+        return type(self)(self.table, narrowed(self.options, {name: value}), self.hints)
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:

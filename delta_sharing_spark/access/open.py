@@ -92,7 +92,7 @@ def negotiate(metadata: Metadata, requested: str, table: str, url_refusal: str |
         return Decision(usable[0], causes[0] if causes else why)
     raise AccessModeError(
         f"table {table} cannot be read by what the sharing server offers ({_listed(offered)}): {'; '.join(causes)}; "
-        f"ask the provider to offer {'dir' if 'dir' not in refusals else 'url'} as well"
+        f"{', or '.join(_remedies(refusals))}"
     )
 
 
@@ -102,20 +102,28 @@ def _only(mode: Mode, offered: Sequence[str] | None, table: str, refusals: Mappi
     Args:
         refusals: Why each of the modes on offer cannot be used, None where it can.
     """
+    if mode in refusals and refusals[mode] is None:
+        return Decision(mode, f"accessMode={mode}")
     other: Mode = "dir" if mode == "url" else "url"
-    if mode not in refusals:
+    if mode in refusals:
+        cause = f"table {table} cannot be read with accessMode={mode}: {refusals[mode]}"
+    else:
         offer = f"offers table {table} by {_listed(offered)} only"
         if not offered:
             offer = f"names no access modes for {table}, which means url"
-        more = ", or ask the provider to offer dir" if mode == "dir" else ""
-        raise AccessModeError(
-            f"accessMode={mode} was asked for, but the sharing server {offer}; set accessMode to auto or {other}{more}"
-        )
-    if refusals[mode] is not None:
-        asked = "offer dir as well" if mode == "url" else "correct it or to offer url"
-        way = f"set accessMode to auto or {other}" if other in refusals else f"ask the provider to {asked}"
-        raise AccessModeError(f"table {table} cannot be read with accessMode={mode}: {refusals[mode]}; {way}")
-    return Decision(mode, f"accessMode={mode}")
+        cause = f"accessMode={mode} was asked for, but the sharing server {offer}"
+    ways = _remedies(refusals)
+    if other in refusals and refusals[other] is None:
+        # What a server refuses for a table's features may be refused by directory as well.
+        if_known = ", which read it if this client knows its features" if mode == "url" and mode in refusals else ""
+        ways = [f"set accessMode to auto or {other}{if_known}", *ways]
+    raise AccessModeError(f"{cause}; {', or '.join(ways)}")
+
+
+def _remedies(refusals: Mapping[Mode, str | None]) -> list[str]:
+    """What a provider can do about a table that cannot be read as it was asked for; ``refusals`` as in ``_only``."""
+    ways = [f"ask the provider to offer {mode} as well" for mode in ("dir", "url") if mode not in refusals]
+    return [*ways, "ask the provider to name its location"] if refusals.get("dir") is not None else ways
 
 
 def _listed(offered: Sequence[str] | None) -> str:
@@ -277,7 +285,7 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
         if isinstance(refusal, NotFoundError):
             raise
         head = _head_from_catalog(rest, table, refusal)
-        return head, negotiate(head.metadata, options.access_mode, str(table), str(refusal))
+        return head, negotiate(head.metadata, options.access_mode, str(table), words_of(refusal))
 
 
 def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) -> None:

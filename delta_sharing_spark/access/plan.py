@@ -19,7 +19,7 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.predicates.tree import referenced_columns
-from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order
 from delta_sharing_spark.schema.types import Struct, merge, requested, select_paths
 
@@ -163,6 +163,8 @@ def splits_of(
     bins: Sequence[Sequence[FileSlice]]
     if scan.options.limit is None:
         bins = files.bins(max(_LEAST_SPLIT_BYTES, scan.options.max_split_bytes))
+        if not isinstance(access, FileAccess):  # whoever reads the rows reads them whole, in one task
+            bins = [tuple(FileSlice(piece.task) for piece in slices) for slices in bins if not slices[0].start]
     else:
         # One task alone can count to an exact limit and stop; it gets no more files than are known to be needed.
         needed = _needed_for(scan.options.limit, files) if scan.predicate is None else files

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
 from delta_sharing_spark.display import Listing
-from delta_sharing_spark.errors import NotFoundError, short_tracebacks
+from delta_sharing_spark.errors import AddressError, NotFoundError, short_tracebacks
 from delta_sharing_spark.schema.markup import html_table
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.assets import (
@@ -141,7 +141,7 @@ class Asset(_Shared):
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> IO[Any]:
         """A file, to be read: bytes, or text with ``mode="r"`` and the options ``encoding``, ``newline``, ``errors``."""
-        file: IO[Any] = self.fs().open(path, mode, **options)
+        file: IO[Any] = self.fs().open(self.place.checked(path), mode, **options)
         return file
 
     def download(
@@ -214,7 +214,11 @@ class SharedModel(_Shared):
         )
 
     def version(self, number: int) -> Asset:
-        """A version by its number; reading one that is not ready is refused."""
+        """A version by its number; reading one that is not ready is refused. Raises AddressError for what is no number."""
+        if type(number) is not int:
+            raise AddressError(
+                f"{str(number)[:100]!r} is no number of a version; write one of versions(), or an alias()"
+            )
         return self._version(number)
 
     def alias(self, alias: str) -> Asset:

@@ -33,9 +33,10 @@ class AssetIssuer:
         """Another process is given a profile that needs no identity of this one."""
         return AssetIssuer, (carried_profile(self.profile, self.settings, True), self.settings, self.asset)
 
-    def issue_token(self, location: Location) -> StorageToken:
+    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""
-        answer = asset_credentials(SharingRest(self.profile, self.settings), self.asset)
+        settings = self.settings if left is None else self.settings.early(left)
+        answer = asset_credentials(SharingRest(self.profile, settings), self.asset)
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.asset}", now=time.time())
 
 

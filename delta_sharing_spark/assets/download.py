@@ -22,7 +22,7 @@ from pathlib import Path
 from delta_sharing_spark.display import counting
 from delta_sharing_spark.errors import AddressError, ConfigError, CorruptFileError, FileError
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.storage.objects import StoredObject
 from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.storage.ranges import Range, cut
@@ -267,7 +267,7 @@ def _fetch(arriving: list[ArrivingFile], count: Callable[[int], object] | None) 
             for file in arriving:
                 results += [threads.submit(partial(fetch, file, number)) for number in range(len(file.pieces))]
             for result in results:
-                result.result()
+                result_of(result)
     except BaseException:
         canceller.break_off()
         wait(results, _PATIENCE)

@@ -53,7 +53,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The ``metaData`` action."""
+    """The ``metaData`` action; one of a table to which nothing was written yet may have no schema: its text is empty."""
 
     id: str
     schema_string: str
@@ -128,7 +128,7 @@ def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
         configuration = _map(tree, "configuration")
         return Metadata(
             id=text(tree["id"], "id"),
-            schema_string=text(tree["schemaString"], "schemaString"),
+            schema_string=text_or_none(tree.get("schemaString"), "schemaString") or "",
             partition_columns=_texts(tree.get("partitionColumns")) or (),
             configuration={
                 text(k, "a configuration key"): text(v, k) for k, v in configuration.items() if v is not None
@@ -326,14 +326,14 @@ def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
         "partitionValues": None
         if values is None
         else {name: text_or_none(values.get(name), name) for name in partitions},
-        "size": _count(add["size"]),
-        "modificationTime": None if add.get("modificationTime") is None else _count(add["modificationTime"]),
+        "size": whole_count(add["size"]),
+        "modificationTime": None if add.get("modificationTime") is None else whole_count(add["modificationTime"]),
         "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
         "deletionVector": _vector(add.get("deletionVector")),
     }
 
 
-def _count(value: Any) -> int:
+def whole_count(value: Any) -> int:
     """An integer from any spelling of it: ``10``, ``1e1``, ``"10"``."""
     if isinstance(value, bool) or int(value) != float(value):
         raise TypeError(f"{value!r} is not a whole number")

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_sharing_spark.deltalog.actions import (
     PARSED_BYTES,
@@ -30,7 +31,7 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
@@ -43,6 +44,9 @@ _BATCH_ROWS = 1 << 13
 _RELEASED_EVERY = 16
 #: Bytes that are fetched ahead of their parsing, over all files of a checkpoint; requests under way at once.
 _AHEAD_BYTES, _READERS = 32 << 20, 8
+#: Actions that are no files, and a field that each of them has.
+_OTHERS = {"remove": "path", "txn": "appId", "protocol": "minReaderVersion", "metaData": "id", "domainMetadata": "domain",
+           "sidecar": "path", "checkpointMetadata": "version"}  # fmt: skip
 _PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
@@ -182,20 +186,19 @@ class Checkpoint:
     ) -> Iterator[AddBatch]:
         if self._is_json:
             yield from self._json_adds(self._files.paths[0], partition_columns)
-        own = {path for path in self._files.paths if path.endswith(".parquet")}
+        own = [path for path in self._files.paths if path.endswith(".parquet")]
 
-        def columns(path: str, footer: Footer) -> list[str]:
+        def columns(_: str, footer: Footer) -> list[str]:
             if _has_struct(footer, "add"):
                 return _columns(footer, with_stats, stats_columns)
-            # Only a checkpoint that keeps its files in sidecars has none of its own.
-            if footer.metadata.num_rows and not (path in own and self._sidecars):
+            others = [f"{name}.{field}" for name, field in _OTHERS.items() if _has_struct(footer, name)]
+            if footer.metadata.num_rows and not others:
                 raise ValueError("it has no column 'add'")
-            return []
+            return others
 
-        parts = [*map(_Part, self._files.paths[: len(own)]), *self._sidecars.values()]
-        for path, batch in self._batches(parts, columns):
+        for path, batch in self._batches([*map(_Part, own), *self._sidecars.values()], columns):
             with self._told(path):
-                adds = _from_parquet(batch.column("add"), partition_columns, self._store.root)
+                adds = _from_parquet(batch, partition_columns, self._store.root)
             if adds is not None:
                 yield adds
 
@@ -222,7 +225,7 @@ class Checkpoint:
                         part = waiting.popleft()
                         opening.append((part.path, threads.submit(partial(self._row_groups, part, columns))))
                     while opening and (not fetching or (opening[0][1].done() and opening[0][1].exception() is None)):
-                        path, groups = opening[0][0], opening[0][1].result()
+                        path, groups = opening[0][0], result_of(opening[0][1])
                         while groups and (not fetching or held + groups[0].cost <= _AHEAD_BYTES):
                             groups[0].fetch(threads, self._pace)
                             held += groups[0].cost
@@ -342,7 +345,14 @@ def _is_all_null(footer: Footer, leaf: str) -> bool:
     return True
 
 
-def _from_parquet(add: pa.StructArray, partition_columns: Collection[str], root: str) -> AddBatch | None:
+def _from_parquet(rows: pa.RecordBatch, partition_columns: Collection[str], root: str) -> AddBatch | None:
+    """The files among a checkpoint's rows; raises ValueError for a row without the column that is no other action either."""
+    if "add" not in rows.schema.names:
+        tells = [column.flatten()[0].is_valid() for column in rows.columns]
+        if not pc.all(reduce(pc.or_, tells)).as_py():
+            raise ValueError("it has no column 'add', and rows that are no other action")
+        return None
+    add = rows.column("add")
     if add.null_count == len(add):
         return None
     if add.null_count:

@@ -7,6 +7,7 @@ adds as inserts and its removes as deletes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from delta_sharing_spark.deltalog.actions import (
     metadata_from,
     parse_lines,
     protocol_from,
+    whole_count,
 )
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
@@ -224,10 +226,10 @@ class _Commit:
         return vector_from(tree, self._store.root, self._decoded(action))
 
     def _size(self, action: Mapping[str, Any], location: str) -> int:
-        size = action.get("size")
-        if type(size) is int and 0 <= size <= MAX_FILE_BYTES:
-            return size
-        if size is not None:
+        if (size := action.get("size")) is not None:
+            with suppress(TypeError, ValueError, OverflowError):
+                if 0 <= whole_count(size) <= MAX_FILE_BYTES:
+                    return whole_count(size)
             raise self._corrupt(f"{self._decoded(action)} has the size {str(size)[:50]}")
         try:
             return self._store.info(location).size  # a remove need not say

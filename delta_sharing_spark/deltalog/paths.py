@@ -133,18 +133,16 @@ def local_path(uri: str) -> str:
 # The file name grammar of `_delta_log/` (Delta protocol, "Delta Table Specification").
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-_COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9A-Za-z-]+))?\.(parquet|json)")
 
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """A parsed name of a log file: ``commit``, ``compacted`` (from ``version`` to ``last``), or a checkpoint: ``classic``,
-    ``multipart`` (``part`` of ``parts``, from 1) or ``v2`` (with a uuid)."""
+    """A parsed name of a log file: ``commit``, or a checkpoint: ``classic``, ``multipart`` (``part`` of ``parts``, from 1) or
+    ``v2`` (with a uuid)."""
 
     kind: str
     version: int
-    last: int = 0
     part: int = 0
     parts: int = 0
 
@@ -160,8 +158,6 @@ def parse_name(name: str) -> LogName | None:
         if match[4] is not None:
             return LogName("v2", version)
         return LogName("classic", version) if parquet else None
-    if match := _COMPACTED.fullmatch(name):
-        return LogName("compacted", int(match[1]), last=int(match[2]))
     return None
 
 

@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 
 from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
@@ -31,7 +30,7 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel
+from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel, result_of
 
 #: Commits that are read at once.
 READERS = 8
@@ -49,10 +48,10 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """A commit, or a compaction of commits, of which ``last`` is the last."""
+    """A commit."""
 
     path: str
-    last: int
+    version: int
     size: int = 0
 
 
@@ -68,20 +67,31 @@ class Segment:
 def read_all(
     threads: CallingThreads, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
 ) -> Iterator[bytes]:
-    """Read files in their order, several at a time, never many bytes ahead of the caller.
+    """Read commits in their order, several at a time, never many bytes ahead of the caller.
 
     The first files are asked for at once; how many depends on ``largest``, the bytes of the largest file, or 0 if that is unknown.
+
+    Raises:
+        LogError: A commit is empty. Delta on Spark reads it as one that changed nothing; but every writer says at least who
+            wrote, so that it is an upload that broke off, and what it added or removed is not known.
     """
     rest = iter(paths)
-    pending: deque[Future[bytes]] = deque()
+    pending: deque[tuple[str, Future[bytes]]] = deque()
 
     def ask(size: int) -> None:
         ahead = max(1, min(2 * READERS, _AHEAD_BYTES // max(size, 1)))
-        pending.extend(threads.submit(read, path) for path in islice(rest, max(0, ahead - len(pending))))
+        pending.extend((path, threads.submit(read, path)) for path in islice(rest, max(0, ahead - len(pending))))
 
     def received(size: int) -> Iterator[bytes]:
         while pending:
-            data = pending.popleft().result()
+            path, reading = pending.popleft()
+            data = result_of(reading)
+            if not data or data.isspace():
+                raise LogError(
+                    f"the commit {path} is empty, and what it changed is not known; if the table is being written, try again, else "
+                    f"ask the provider to repair its log, or read a version before it",
+                    file=path,
+                )
             yield data
             size = max(len(data), size * 3 // 4)
             ask(size)
@@ -112,7 +122,7 @@ def refused(table: str, path: str) -> CredentialError:
     """The error of a file of the log that is there and may not be read."""
     return CredentialError(
         f"the storage refuses to read {path} of {table} with the credential of the table's location; ask the provider "
-        f"whether the credential covers it, or use accessMode=url",
+        f"whether the credential covers it, or use accessMode=url if the server offers it",
         file=path,
     )
 
@@ -188,11 +198,14 @@ def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, bool]:
 
 
 class LogListing:
-    """A listed log, sorted into commits, compactions and complete checkpoints."""
+    """A listed log, sorted into commits and complete checkpoints.
+
+    Log compactions are not read: the protocol leaves that to readers, the commits that they stand for are read side by side, and
+    writers are known that do not reconcile them.
+    """
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
         self.commits: dict[int, LogEntry] = {}
-        self.compacted: dict[int, list[tuple[int, LogEntry]]] = {}
         self.checkpoints: dict[int, CheckpointFiles] = {}
         parts: dict[tuple[int, int], dict[int, str]] = {}
         for entry in entries:
@@ -201,9 +214,6 @@ class LogListing:
                 continue
             if name.kind == "commit":
                 self.commits[name.version] = entry
-            elif name.kind == "compacted":
-                if name.last > name.version and entry.size:
-                    self.compacted.setdefault(name.version, []).append((name.last, entry))
             elif entry.size == 0:
                 continue  # a checkpoint that is being written
             elif name.kind == "multipart":
@@ -229,22 +239,13 @@ class LogListing:
         base = max((v for v in self.checkpoints if v <= target), default=None)
         start = 0 if base is None else base + 1
         commits = []
-        while start <= target:
-            compaction = max(
-                ((last, e) for last, e in self.compacted.get(start, ()) if last <= target),
-                default=None,
-                key=itemgetter(0),
-            )
-            if compaction is not None:
-                last, entry = compaction
-            elif start in self.commits:
-                last, entry = start, self.commits[start]
-            elif base is None and not any(v < start for v in known):
-                raise self._gone(table, target, version)
-            else:
-                raise hole(table, start, target)
-            commits.append(CommitFile(in_log(entry.name), last, entry.size))
-            start = last + 1
+        for number in range(start, target + 1):
+            entry = self.commits.get(number)
+            if entry is None:
+                if base is None and not any(v < number for v in known):
+                    raise self._gone(table, target, version)
+                raise hole(table, number, target)
+            commits.append(CommitFile(in_log(entry.name), number, entry.size))
         return Segment(target, None if base is None else self.checkpoints[base], tuple(commits))
 
     def _gone(self, table: str, target: int, version: int | None) -> LogError | VersionError:
@@ -322,7 +323,7 @@ class UnlistedLog:
             base, commits = base_and_commits
             if version is None:
                 commits += self._up(top + 1, None)
-        newest = commits[-1].last if commits else base.version if base is not None else -1
+        newest = commits[-1].version if commits else base.version if base is not None else -1
         if version is not None and newest < version:
             raise not_yet(self.table, version, newest)
         return Segment(newest, base, tuple(commits))
@@ -366,7 +367,7 @@ class UnlistedLog:
             commits += there
             if len(there) < len(window):
                 missing = start + window.index(None)
-                later = [commit.last for commit in there if commit.last > missing]
+                later = [commit.version for commit in there if commit.version > missing]
                 if stop - missing < _MARGIN and not later:
                     more = range(stop, missing + _MARGIN)
                     later = [v for v, exists in zip(more, self._exist_commits(more), strict=True) if exists]
@@ -462,7 +463,7 @@ class UnlistedLog:
                 return
         raise CredentialError(
             f"the storage refuses to read the log of {self.table}: no object of it could be read; check that the "
-            f"credential covers the table's location, or ask for accessMode=url"
+            f"credential covers the table's location, or use accessMode=url if the server offers it"
         )
 
     def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: CheckpointFiles | None) -> LogError:
@@ -481,7 +482,7 @@ class UnlistedLog:
             f"{missing + 1}, and none of the versions from there on has a checkpoint of one file "
             f"({checkpoint_names(top)[0]} and so on down); others have names that only a listing or _last_checkpoint "
             f"tells, and that {hints}; ask the provider to let the credential list _delta_log or to checkpoint the table "
-            f"again, or use accessMode=url",
+            f"again, or use accessMode=url if the server offers it",
             file=in_log(commit_name(missing)),
         )
 
@@ -499,5 +500,5 @@ class UnlistedLog:
         return LogError(
             f"the log of {self.table} cannot be read without listing: of _delta_log neither a usable _last_checkpoint is "
             f"there, nor commit 0, nor commit or checkpoint {known}, the version that the sharing server names; ask the "
-            f"provider to let the credential list _delta_log, or use accessMode=url"
+            f"provider to let the credential list _delta_log, or use accessMode=url if the server offers it"
         )

@@ -17,7 +17,8 @@ import pyarrow.flight as flight
 
 from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
-from delta_sharing_spark.errors import CommandError, DeltaSharingError
+from delta_sharing_spark.access.load import Recipient
+from delta_sharing_spark.errors import CommandError, ConfigError, DeltaSharingError
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
 from delta_sharing_spark.flight.flights import MESSAGE_BYTES, FlightPlanner, Flights, PlannedFlight
 from delta_sharing_spark.flight.settings import GatewaySettings
@@ -160,6 +161,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     """
 
     def __init__(self, client: SharingClient, settings: GatewaySettings | None = None) -> None:
+        if not isinstance(client, Recipient):
+            raise ConfigError(
+                f"{str(client)[:100]!r} is no client; write FlightGateway(SharingClient('profile.share'))"
+            )
         self.settings = settings = (settings or GatewaySettings()).checked()
         tokens = settings.tokens or ()
         self._client = client

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 
 #: Rows whose values are counted to see whether a column repeats them.
 _SAMPLE = 20_000
@@ -133,9 +133,9 @@ def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column], table: str)
             refuse_bad_text(batch, table)
             _add(batch, here, table)
             if len(waiting) > _MOST_WAITING:
-                waiting.popleft().result()
+                result_of(waiting.popleft())
         for added in waiting:
-            added.result()
+            result_of(added)
     return read
 
 

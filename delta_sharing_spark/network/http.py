@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
@@ -27,6 +27,13 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
 MAX_RENEWALS = 2
 _LONGEST_NAME = 200
+#: How long the renewal of what still works may be repeated, and until it is tried again after it failed; seconds.
+_EARLY, _PAUSE = 5.0, 30.0
+
+
+def pause_after_early(left: float) -> float:
+    """Seconds until the next try to renew what still works for ``left`` seconds, after one failed."""
+    return min(_PAUSE, max(1.0, left / 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,15 @@ class NetworkSettings:
     def request_seconds(self) -> float:
         """Seconds that one request may take, from its connection to the last byte of its answer."""
         return self.connect_timeout + max(self.read_timeout, self.retry_seconds)
+
+    def early(self, left: float) -> NetworkSettings:
+        """The same for renewing what still works for ``left`` seconds: an outage or a silent server is not waited for."""
+        silence = max(_EARLY, min(_PAUSE, left / 2))
+        return replace(
+            self,
+            retry_seconds=min(_EARLY, left, self.retry_seconds),
+            read_timeout=min(silence, self.read_timeout),
+        )
 
     @property
     def user_agent(self) -> str:

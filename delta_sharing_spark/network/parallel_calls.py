@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ _T = TypeVar("_T")
 
 #: Calls under way at once.
 _AT_ONCE = 8
+#: Seconds that one wait for a call lasts at most.
+_STEP = 0.2
 
 
 def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
@@ -30,7 +32,17 @@ def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
         return [call() for call in calls]
     with CallingThreads(_AT_ONCE) as threads:
         results = [threads.submit(call) for call in calls]
-        return [result.result() for result in results]
+        return [result_of(result) for result in results]
+
+
+def result_of(result: Future[_T]) -> _T:
+    """The result of a call, or its error; waited for in steps.
+
+    The system may hand Ctrl-C to any thread, and Python raises it in the main one only when that runs again.
+    """
+    while not result.done():
+        wait([result], _STEP)
+    return result.result()
 
 
 def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:

@@ -272,8 +272,3 @@ def quoted_column(column: str) -> str:
     if re.fullmatch(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", column):
         return column
     return backquoted(column) if re.search(r"[^\w.]", column) else column
-
-
-def both_conditions(first: str | None, second: str) -> str:
-    """Two conditions of the option ``where`` as one, each on lines of its own: either may end in a comment."""
-    return second if first is None else f"({first}\n) AND ({second}\n)"

@@ -59,10 +59,15 @@ class Token:
 
 
 def error_at(text: str, start: int, message: str) -> PredicateError:
-    """The error of a place in the text of a ``where``: names the position (from 1) and shows the text from there."""
-    shown = text[start : start + 30].replace("\n", " ")
-    near = f" near {shown!r}" if shown else " (the end)"
-    return PredicateError(f"where, position {start + 1}{near}: {message}", position=start)
+    """The error of a place in the text of a ``where``: names the position (from 1), and shows the text around it.
+
+    Args:
+        message: What is wrong there, and after a semicolon what to write instead; else the next step that is always left.
+    """
+    before, after = (part.replace("\n", " ") for part in (text[max(0, start - 20) : start], text[start : start + 30]))
+    place = (f" at {after!r}" if after else " (the end)") + (f" after {before!r}" if before else "")
+    advice = "" if "; " in message else "; write it otherwise, or filter the rows after the load"
+    return PredicateError(f"where, position {start + 1}{place}: {message}{advice}", position=start)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -76,6 +81,30 @@ def tokenize(text: str) -> list[Token]:
         token = _next(text, position)
         tokens.append(token)
         position += len(token.text)
+
+
+def both_conditions(first: str, second: str) -> str:
+    """Two conditions as one, each on lines of its own: either may end in a comment.
+
+    Raises:
+        PredicateError: One of them is none by itself, for its parentheses do not match: joined, they could mean another one.
+    """
+    for condition in (first, second):
+        _check_closed(condition)
+    return f"({first}\n) AND ({second}\n)"
+
+
+def _check_closed(text: str) -> None:
+    opened: list[Token] = []
+    for token in tokenize(text):
+        if token.is_one_of("("):
+            opened.append(token)
+        elif token.is_one_of(")"):
+            if not opened:
+                raise error_at(text, token.start, "this parenthesis closes none; remove it")
+            opened.pop()
+    if opened:
+        raise error_at(text, opened[-1].start, "this parenthesis is not closed; add )")
 
 
 def _skip(text: str, position: int) -> int:
@@ -170,7 +199,7 @@ class Cursor:
     def expect(self, value: str) -> None:
         """Step past this word or operator; raises PredicateError where another stands here."""
         if not self.accept(value):
-            raise self.error(self.peek, f"{value} is missing here")
+            raise self.error(self.peek, f"{value} is missing here; add it")
 
     def error(self, token: Token, message: str) -> PredicateError:
         """The error of a token, with its position."""
@@ -187,14 +216,15 @@ class Cursor:
         except (PredicateError, SchemaError) as error:
             raise self.error(token, str(error)) from None
 
-    def unexpected(self, token: Token) -> PredicateError:
-        """The error of a token that cannot stand where it does."""
+    def unexpected(self, token: Token, expected: str = "a column, a literal, a function or (") -> PredicateError:
+        """The error of a token that cannot stand where ``expected`` can."""
         if token.kind == "end":
-            return self.error(token, "the expression ends too early")
+            return self.error(token, f"the expression ends too early; {expected} is expected here")
         if token.kind == "operator" and token.value in ARITHMETIC:
             return self.outside(token, f"arithmetic ({token.text})")
         if token.kind == "word" and token.value in RESERVED:
             return self.error(
-                token, f"the keyword {token.text} cannot stand here; a column of that name needs backquotes"
+                token,
+                f"the keyword {token.text} cannot stand here; {expected} is expected, and a column of that name needs backquotes",
             )
-        return self.error(token, f"{token.text!r} cannot stand here")
+        return self.error(token, f"{token.text!r} cannot stand here; {expected} is expected")

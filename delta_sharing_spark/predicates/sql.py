@@ -78,7 +78,7 @@ class _Parser(Cursor):
             raise self.error(start, "NULL alone is not a condition")
         result = self._boolean(operand, start)
         if self.peek.kind != "end":
-            raise self.unexpected(self.peek)
+            raise self.unexpected(self.peek, "an operator, AND, OR or the end")
         if tree.depth(result) > tree.MAX_DEPTH:
             raise self.error(self.peek, f"conditions nest more than {tree.MAX_DEPTH} deep; write a flatter expression")
         return result

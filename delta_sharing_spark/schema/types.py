@@ -179,10 +179,14 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
         schema_string: The JSON text of the table's metadata.
 
     Raises:
-        ResponseError: The text is not JSON, or not a struct of well-formed fields.
+        ResponseError: The text is empty, not JSON, or not a struct of well-formed fields.
         UnsupportedFeatureError: A type that this reader does not know, by its name and column; or types that are nested
             deeper than ``MAX_DEPTH``.
     """
+    if not schema_string:
+        raise ResponseError(
+            f"{table} has no schema: its metadata names none; ask the provider whether anything was written to it, and to check it"
+        )
     try:
         tree = json.loads(schema_string)
         if _SURROGATE.search(schema_string):
@@ -294,7 +298,7 @@ def _parse_primitive(name: str, table: str, path: str) -> DataType:
 def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"column {path!r} of {table} has the type {name[:100]!r}, which this reader cannot read; "
-        f"leave the column out with the option 'columns', or upgrade delta-sharing-spark",
+        f"ask the provider for a copy without the column, or upgrade delta-sharing-spark",
         features=(name,),
     )
 

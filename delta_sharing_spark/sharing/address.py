@@ -64,8 +64,16 @@ def shares_path(share: str, schema: str | None = None) -> str:
     return path if schema is None else f"{path}/schemas/{segment(check_segment(schema, 'schema'))}"
 
 
+def text_of(name: object, form: str) -> str:
+    """A name or an address as a user gave it; raises AddressError, which says how it is written, where it is no text."""
+    if not isinstance(name, str):
+        raise AddressError(f"{str(name)[:100]!r} ({type(name).__name__}) is no text; write {form}")
+    return name
+
+
 def parse_address(text: str) -> Address:
     """Parse ``<profile>#<share>.<schema>.<table>``; the last ``#`` outside backquotes splits. Without it the profile is None. Raises AddressError."""
+    text = text_of(text, "'<profile>#<share>.<schema>.<table>'")
     quoted = _QUOTED_ADDRESS.fullmatch(text) if "`" in text else None
     if quoted is not None:
         profile, mark, name = quoted["profile"], "#", quoted["name"]
@@ -95,10 +103,10 @@ def parse_schema_name(text: str) -> tuple[str, str]:
 
 
 def _parse_parts(text: str, kinds: tuple[str, ...]) -> list[str]:
-    text, count = text.strip(), len(kinds)
+    count, form = len(kinds), ".".join(f"<{kind}>" for kind in kinds)
+    text = text_of(text, f"'{form}'").strip()
     parts = _quoted_parts(text, count) or text.rsplit(".", count - 1)
     if len(parts) != count or not all(parts):
-        form = ".".join(f"<{kind}>" for kind in kinds)
         behind = ", after <profile># where a profile is used" if count == 3 else ""
         raise AddressError(f"{text!r} does not name a {kinds[-1]}; write {form}{behind}, and odd names in backquotes")
     quoted = [len(part) > 1 and part[0] == part[-1] == "`" for part in parts]
@@ -146,7 +154,7 @@ def check_segment(name: str, kind: str) -> str:
     Raises:
         AddressError: Empty, too long, a lone surrogate, or a name that a URL's path resolves away.
     """
-    if not name:
+    if not text_of(name, f"the {kind}'s name, or take what a listing holds"):
         raise AddressError(f"a {kind} name is empty; write <share>.<schema>.<table>")
     if len(name) > _MAX_NAME:
         raise AddressError(f"a {kind} name has {len(name)} characters; the protocol allows {_MAX_NAME}")

@@ -22,7 +22,7 @@ from delta_sharing_spark.errors import (
     ResponseError,
     UnavailableError,
 )
-from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings, pause_after_early
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import TokenExchange, is_header_text, jwt_claims, token_end, token_of
@@ -46,8 +46,6 @@ _LONGEST_LIFE = 10 * 365 * 86400.0
 _CACHED = 32
 #: What ``Profile.carried`` says of an OAuth profile's token.
 OAUTH = "the profile"
-#: How long a renewal may take while the old token is still good, and until the next one after it failed; seconds.
-_EARLY, _PAUSE = 5.0, 30.0
 #: How long a token that does not tell its end is shown before it is read again, seconds: its file may have rotated.
 _UNSTATED = 60.0
 #: Bytes of an answer with a token.
@@ -180,9 +178,9 @@ def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> 
     """Renew a token that is still valid, so that an outage of what issues it does not matter yet."""
     left = token.ends_at - settings.clock()
     try:
-        _renew(token, profile, replace(settings, retry_seconds=min(_EARLY, left, settings.retry_seconds)))
+        _renew(token, profile, settings.early(left))
     except (NetworkError, UnavailableError, CredentialError) as error:
-        token.carry_until = settings.clock() + min(_PAUSE, left / 2)
+        token.carry_until = settings.clock() + pause_after_early(left)
         token.renew_at = max(token.renew_at, token.carry_until)
         until = "until it is refused" if left == float("inf") else f"for {left:.0f} s more"
         _log.warning("the token could not be renewed yet, it is used %s: %s", until, error)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
-from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.parallel_calls import begin, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
@@ -297,7 +297,7 @@ class PagesAhead:
     def take(self, token: str) -> HeldPage | None:
         """Wait for the page of a token; None if it was not begun, or is too long to be held. Raises as ``receive`` did."""
         coming, self._coming = self._coming, None
-        return None if coming is None or coming[0] != token else coming[1].result()
+        return None if coming is None or coming[0] != token else result_of(coming[1])
 
     def begin(self, chunks: Iterable[bytes], receive: Callable[[str], HeldPage | None]) -> Iterator[bytes]:
         """The chunks of a page, once ``receive`` was begun with the token in its last line."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.load import Load, Recipient, checked_engine
+from delta_sharing_spark.access.load import Load, Recipient, checked_engine, narrowed
 from delta_sharing_spark.access.plan import ScanPlan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
@@ -106,7 +106,8 @@ def note_python_source(engine: str, why: object, what: str = "query") -> None:
 def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
     """A scan as a DataFrame of the Python data source, with further options that narrow it."""
     register_source(spark)
-    options = overridden(scan.table.client.options_for(scan.table.name), {**scan.options, **narrowing})
+    given = narrowed(scan.table.client.options_for(scan.table.name), scan.options)
+    options = overridden(given, narrowing)  # whose condition holds those of all loads
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)

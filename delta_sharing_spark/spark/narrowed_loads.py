@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructField, StructType
 
-from delta_sharing_spark.access.load import cheapest_column
-from delta_sharing_spark.options.values import both_conditions, quoted_column
+from delta_sharing_spark.access.load import cheapest_column, narrowed
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 
 
@@ -48,10 +48,9 @@ def narrowing(options: Mapping[str, str], table: Struct, need: TableNeed) -> dic
 def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:
     """The condition that a table is loaded with: that of all its loads, and the query's."""
     given = {name.lower(): value for name, value in options.items()}
-    own = given.get("where")
     if need.where is None or "limit" in given:  # a limit counts the rows that pass a condition
-        return own
-    return both_conditions(own, need.where)
+        return given.get("where")
+    return narrowed(given, {"where": need.where})["where"]
 
 
 def column_paths(table: Struct, needed: Struct) -> list[str]:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
-from delta_sharing_spark.spark.session_settings import is_connect
+from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _provided: ProcessCache[str, bool] = ProcessCache(_SESSIONS)
 
 def register_source(spark: SparkSession, name: str | None = None) -> None:
     """Register the data source with a session, as ``format_loads.register`` does."""
-    names = _registered.setdefault(spark, set())
+    names = _registered.setdefault(checked_session(spark), set())
     if (name or "") in names:
         return  # Spark would log, each time, that one source replaces another
     if is_connect(spark):

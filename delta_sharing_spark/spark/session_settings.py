@@ -77,8 +77,18 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
     return {name: value for name, value in added.items() if name.lower() not in known}
 
 
+def checked_session(spark: SparkSession) -> SparkSession:
+    """``spark``, if it is a session, classic or Connect; raises ConfigError where it is none."""
+    if not (hasattr(spark, "conf") and hasattr(spark, "createDataFrame")):
+        raise ConfigError(
+            f"{str(spark)[:100]!r} ({type(spark).__name__}) is no Spark session; pass the session as spark"
+        )
+    return spark
+
+
 def in_session(client: Recipient, spark: SparkSession) -> Recipient:
-    """The recipient with a session's settings among its options."""
+    """The recipient with a session's settings among its options; raises ConfigError where ``spark`` is no session."""
+    spark = checked_session(spark)
     return client.with_options({**session_options(spark, client.options), **client.options})
 
 

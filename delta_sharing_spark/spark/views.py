@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark.lanes import frame_of
-from delta_sharing_spark.spark.session_settings import in_session
+from delta_sharing_spark.spark.session_settings import checked_session, in_session
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ def register_views(
         load_of: Makes the load of a table that a view is of.
         listed: Lists the tables of a share, or of all shares.
     """
+    checked_session(spark)
     engine = checked_engine(engine or client.engine)
     named = _named(tables, listed)
     known = {view: (load_of(table), engine) for view, table in named.items()}
@@ -69,6 +70,7 @@ def refresh_views(
     client: Recipient, spark: SparkSession, views: Sequence[str] | None = None
 ) -> Sequence[RegisteredView]:
     """Plan registered views anew (``SharingClient.refresh``)."""
+    checked_session(spark)
     with _views_lock:
         ours = {view: source for view, source in _views.get(spark, {}).items() if source[0].table.client is client}
     names = list(ours) if views is None else [views] if isinstance(views, str) else list(views)
@@ -132,7 +134,8 @@ def _named(
     if tables is None or _is_share(tables):
         names = [TableName(t.share, t.schema, t.name) for t in listed(tables if isinstance(tables, str) else None)]
     else:
-        names = [parse_table_name(t) for t in ([tables] if isinstance(tables, str) else tables)]
+        several = tables if isinstance(tables, Iterable) and not isinstance(tables, str) else [tables]
+        names = [parse_table_name(table) for table in several]
     named: dict[str, TableName] = {}
     taken: dict[str, TableName] = {}
     for table in names:

@@ -48,6 +48,10 @@ class Place:
         Raises:
             AddressError: It names something else: ``..``, an absolute path, a URL.
         """
+        if not isinstance(path, str):
+            raise AddressError(
+                f"{str(path)[:100]!r} ({type(path).__name__}) is no text; write a path within {self.name}"
+            )
         below = path.rstrip("/")
         if below and (not {"", ".", ".."}.isdisjoint(below.split("/")) or "\0" in below):
             raise AddressError(

@@ -6,6 +6,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +16,21 @@ import pytest
 
 from delta_sharing_spark.access.url import access
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import ConfigError, CredentialError, DeltaSharingError, FileGoneError, TableChangedError
+from delta_sharing_spark.errors import (
+    ConfigError,
+    CredentialError,
+    DeltaSharingError,
+    FileGoneError,
+    NetworkError,
+    TableChangedError,
+)
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.sharing.query import ChangesQuery, QueryResponse
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("n", pa.int32())])
@@ -248,6 +260,65 @@ def test_many_tasks_ask_once_and_share_a_failure(server: SharingServer, own: Del
         thread.join()
     assert len(failures) == 6
     assert rule.hits <= 9, "the refused ways once, not for every task"
+
+
+def test_an_outage_is_not_waited_out_while_urls_still_work(
+    server: SharingServer, own: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.settings.url_ttl = 3600.0
+    splits = splits_of(SharingClient(server.profile(), retryTimeout="60s").table("s.d.own").scan())
+    expected = ids(splits)
+    began, later, patience = time.time(), [0.0], []
+
+    def down(self: SharingRest, *_: Any, **__: Any) -> None:
+        patience.append(self.settings.retry_seconds)
+        raise NetworkError("the server does not answer")
+
+    monkeypatch.setattr(SharingRest, "query", down)
+    monkeypatch.setattr(access, "time", SimpleNamespace(time=lambda: began + later[0]))
+    for later[0] in (3580.0, 3580.1, 3596.0):
+        assert ids(splits, 1) == expected
+    assert patience == [pytest.approx(5.0), pytest.approx(4.0, abs=0.5)], "once, and once again after a pause"
+    later[0] = 3601.0
+    with pytest.raises(NetworkError):
+        ids(splits, 1)
+    assert patience[2:] == [60.0], "as long as the options say"
+
+
+def test_a_renewal_asks_for_the_version_that_a_moment_meant(
+    server: SharingServer, own: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a server that answers a moment which is still to come: it means another version after each commit."""
+    asked_version, changes, asked = TableQueries._asked_version, SharingRest.changes, []
+
+    def lenient(self: TableQueries, table: Any, parameters: Any) -> int | None:
+        is_late = parameters.get("timestamp") is not None
+        return self._logs.latest(table) if is_late else asked_version(self, table, parameters)
+
+    def noted(self: SharingRest, table: Any, query: ChangesQuery, **more: Any) -> QueryResponse:
+        asked.append((query.starting_version, query.ending_version))
+        return changes(self, table, query, **more)
+
+    monkeypatch.setattr(TableQueries, "_asked_version", lenient)
+    monkeypatch.setattr(SharingRest, "changes", noted)
+    own.update(pc.field("id") > 390, lambda live: live, deletion_vectors=True)
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    table = SharingClient(server.profile(), retryTimeout="3s").table("s.d.own")
+    reads = [
+        table.scan(timestamp=tomorrow),
+        table.changes(starting_version=1, ending_timestamp=tomorrow),
+        table.changes(starting_timestamp="2020-01-01T00:00:00Z"),
+    ]
+    planned = [splits_of(read) for read in reads]
+    expected = [ids(splits) for splits in planned]
+    own.delete(pc.field("id") < 130, deletion_vectors=True).optimize()
+    access._loads.clear()
+    server.expire_urls()
+    server.reset_metrics()
+    asked.clear()
+    assert [ids(splits) for splits in planned] == expected
+    assert server.count("query") == 1
+    assert asked == [(1, 3), (1, 3)], "the versions that were planned"
 
 
 def test_carry_profile_false(server: SharingServer, own: DeltaTableBuilder) -> None:

@@ -291,7 +291,7 @@ def test_empty_table_and_partition_columns_alone(spark: Any, client: SharingClie
     ],
 )
 def test_a_fault_fails_the_query_with_its_cause(
-    spark: Any, spark_mode: str, client: SharingClient, shared: SharingServer, fault: dict[str, Any], words: str
+    spark: Any, client: SharingClient, shared: SharingServer, fault: dict[str, Any], words: str
 ) -> None:
     frame = client.table("views.d.plain").scan(accessMode="url").to_spark(spark)
     assert frame.count() == 3000
@@ -304,8 +304,7 @@ def test_a_fault_fails_the_query_with_its_cause(
             client.table("views.d.plain").scan(accessMode="url", maxSplitBytes=f"{len(words)}k").to_spark(
                 spark
             ).collect()
-        if spark_mode == "classic":  # one line, that of the lane
-            assert re.fullmatch(r"\w+Error: file \w+ of views\.d\.plain: [^\n]*", str(caught.value))
+        assert re.fullmatch(r"\w+Error: file \w+ of views\.d\.plain: [^\n]*", str(caught.value))
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")

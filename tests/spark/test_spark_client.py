@@ -35,6 +35,17 @@ def test_to_spark(spark: Any, server: SharingServer, profile: str, table: str, i
     assert client.table(table).scan(version=1).to_spark(spark).count() == 10
 
 
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_a_load_narrows_what_its_client_asks_of_every_load(
+    spark: Any, profile: str, table: str, engine: str, tmp_path: Any
+) -> None:
+    client = SharingClient(profile, engine, where="n > 6", limit="3")
+    for scan in (client.table(table).scan(where="n < 9"), client.table(table).where("n < 9").limit(5)):
+        assert sorted(row.n for row in scan.to_spark(spark).collect()) == [7, 8]
+    assert client.table(table).scan(limit=30).to_spark(spark).count() == 3
+    assert client.sql(spark, f"SELECT n FROM {table} WHERE n <> 7").count() == 2
+
+
 def test_functions(spark: Any, profile: str, table: str) -> None:
     url = f"{profile}#{table}"
     assert load_as_spark(url, where="n < 2", spark=spark).count() == 2

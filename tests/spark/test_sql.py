@@ -367,6 +367,8 @@ def test_a_condition_of_all_loads_may_end_in_a_comment() -> None:
     sent = sent_condition({"Where": "id > 40 -- the late ones"}, TableNeed(table, "`price` > 5"))
     assert sent is not None
     assert str(parse_where(sent, table)) == "`id` > 40L AND `price` > 5.0D"
+    with pytest.raises(PredicateError, match="this parenthesis closes none"):
+        sent_condition({"where": "id > 40) OR (id < 4"}, TableNeed(table, "`price` > 5"))
 
 
 @pytest.mark.connect
@@ -499,6 +501,8 @@ def test_what_is_not_there_is_spark_s_error(client: SharingClient, spark: Any) -
         AnalysisException, match=rf"(?s)({spark_s}).*\nthe metadata of market.shop.order.*did you mean 'orders'\?$"
     ):
         client.sql(spark, "SELECT 1 FROM market.shop.order")
+    with pytest.raises(AnalysisException, match=rf"(?s)({spark_s}).*\nmarkt.shop.orders: .*did you mean 'market'\?$"):
+        client.sql(spark, "SELECT 1 FROM market.shop.orders JOIN markt.shop.orders USING (id)")
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         client.sql(spark, "SELECT nothing FROM market.shop.orders")
     with pytest.raises(PredicateError, match="a query"):

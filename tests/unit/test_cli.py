@@ -100,6 +100,13 @@ def test_every_command_takes_the_options_of_an_identity(
     assert pq.read_table("stations.parquet").num_rows == 3
 
 
+def test_a_commands_own_condition_and_limit_narrow_those_of_its_options(run: Run, profile: str) -> None:
+    options = "-o", "Where=city = 'Lisbon'", "-o", "LIMIT=2", f"{profile}#demo.city.trips"
+    assert run("count", "--where", "city = 'Berlin'", *options)[1] == "0\n"
+    assert run("count", "--where", "city <> 'Berlin'", *options)[1] == "2\n"
+    assert len(run("head", "-n", "9", "--json", *options)[1].splitlines()) == 2
+
+
 def test_ls_is_narrow_unless_it_is_asked_for_more(run: Run, profile: str) -> None:
     brief = run("ls", f"{profile}#demo.city")[1]
     assert brief.splitlines()[0].split() == ["name", "comment"]

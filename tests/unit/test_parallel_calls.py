@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from functools import partial
@@ -20,6 +21,24 @@ def test_calls_are_made_at_once_and_answered_in_order() -> None:
 
     assert in_parallel([partial(call, n) for n in range(3)]) == [0, 1, 2]
     assert in_parallel([]) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to processes here")
+def test_an_interrupt_that_another_thread_gets_ends_the_wait() -> None:
+    ended: list[bool] = []
+    is_over = threading.Event()
+
+    def interrupted() -> bool:
+        time.sleep(0.3)  # until the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        is_over.wait(10)
+        ended.append(True)
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel([interrupted, partial(is_over.wait, 10)])
+    assert not ended
+    is_over.set()
 
 
 def test_the_first_error_in_order_leaves_and_the_rest_is_not_begun() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, NetworkError, ServerError
-from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
+from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings, pause_after_early
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import due_before, show_seconds
@@ -128,7 +128,7 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
     if credentials.location is not None and not parse_location(credentials.location).covers(requested):
         raise CredentialError(
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
-            f"ask the provider to check the sharing server, or use accessMode=url"
+            f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
     told = credentials.expiration_time
     expires = now + _UNTOLD_SECONDS if told is None else told / 1000
@@ -158,7 +158,7 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
         sent = ", ".join(kinds) or "none"
         raise CredentialError(
             f"the sharing server must issue exactly one kind of credential for {requested}, but sent {sent}; "
-            f"ask the provider to check the sharing server, or use accessMode=url"
+            f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
     return next(iter(kinds.values()))
 
@@ -166,8 +166,11 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
 class Issuer(Protocol):
     """Issues tokens. Hashable and picklable: it is part of what executors are sent."""
 
-    def issue_token(self, location: Location) -> StorageToken:
+    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """A new token for a location.
+
+        Args:
+            left: Seconds that the last one still works, so that no outage is waited out; None where none works.
 
         Raises:
             CredentialError, ServerError, NetworkError
@@ -187,11 +190,11 @@ class SharingIssuer:
     table: TableName
     root: Location
 
-    def issue_token(self, location: Location) -> StorageToken:
+    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""
         from delta_sharing_spark.sharing.rest import SharingRest
 
-        rest = SharingRest(self.profile, self.settings)
+        rest = SharingRest(self.profile, self.settings if left is None else self.settings.early(left))
         answer = rest.credentials(self.table, None if location == self.root else str(location))
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.table}", now=time.time())
 
@@ -233,17 +236,18 @@ class TokenCache:
             token = kept.token if kept.token != refused else None
             if token is not None and self._clock() < kept.renew_at:
                 return token
+            left = 0.0 if token is None else token.expires - self._clock()
             try:
-                kept.keep(issuer.issue_token(location))
+                kept.keep(issuer.issue_token(location, left if left > 0 else None))
             except BaseException as error:
                 if kept.token is None:
                     self._kept.forget((issuer, location))
                 is_answer = isinstance(error, (ServerError, NetworkError, CredentialError))
-                if token is None or not is_answer or self._clock() >= token.expires:
+                if token is None or not is_answer or left <= 0:
                     raise
                 # It works for a while yet; the storage's refusal is the last word.
-                kept.renew_at = token.expires
-                _log.warning("no other token than %s was given, which is used to its end: %s", token, error)
+                kept.renew_at = min(token.expires, self._clock() + pause_after_early(left))
+                _log.warning("no other token than %s was given yet, which is used meanwhile: %s", token, error)
                 return token
             assert kept.token is not None
             _log.info("obtained %s", kept.token)
@@ -277,7 +281,7 @@ def token_covering(tokens: Iterable[StorageToken], location: Location, *, table:
     if best is None:
         raise CredentialError(
             f"{location} of {table} lies outside the table's location and its auxiliary locations, so that no credential "
-            f"covers it; ask the provider to share that location, or use accessMode=url"
+            f"covers it; ask the provider to share that location, or use accessMode=url if the server offers it"
         )
     return best
 

@@ -124,7 +124,7 @@ def open_directory(
     if local is not None and not is_loopback(urlsplit(profile.endpoint).hostname):
         raise AccessModeError(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
-            f"use accessMode=url"
+            f"use accessMode=url if the server offers it"
         )
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
     # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
@@ -187,7 +187,7 @@ def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Loc
     if not metadata.location:
         raise AccessModeError(
             f"the sharing server offers table {table} by dir but names no location for it, which the protocol requires; "
-            f"set accessMode=url, or ask the provider to correct it"
+            f"ask the provider to correct it, or use accessMode=url if the server offers it"
         )
     root = parse_location(metadata.location)
     # A location below the root has a credential of its own, which may be the only one that its files are read with.
@@ -366,7 +366,8 @@ class DirectoryTable(OpenTable):
         for commit in load_commits(self.log, first, last, feed=feed, table=self._table, before=self._head):
             tasks = list(self.checked(commit.tasks))
             self._head = commit.head
-            is_told = commit.has_new_head or commit.version == first
+            # The first commit of a table of Databricks' pipelines has no schema yet, and no file.
+            is_told = (commit.has_new_head or commit.version == first) and commit.head.metadata.schema_string
             shape = shape_of(commit.head.protocol, commit.head.metadata, self._table) if is_told else None
             yield VersionFiles(commit.version, tasks, commit.removes, shape)
 

@@ -70,8 +70,6 @@ class FlightAccess:
         spec = split.spec
         target, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
         for part in split.slices:
-            if part.start:
-                continue  # an endpoint is not cut: it belongs to the slice that its beginning lies in
             context, sent = Context(spec.table, part.task.id, "none"), None
             columns: Columns = ()
             for batch in self._endpoint(part.task, split.index):

@@ -197,7 +197,7 @@ class StreamPlanner:
         end, budget, is_feed = Position(target + 1), BatchBudget(limits), self.scan.options.read_change_feed
         for here, files, access in self._walk(start, target):
             try:
-                tasks = self._emitted(files)[here.index :]
+                tasks = self._between(here, None, files)
             except StreamError as error:
                 if here == start:
                     raise
@@ -243,8 +243,8 @@ class StreamPlanner:
             )
         last = end.version if end.index and not end.snapshot else end.version - 1
         for here, files, access in self._walk(start, last):
-            until = end.index if (here.version, here.snapshot) == (end.version, end.snapshot) else None
-            yield self._emitted(files)[here.index : until], access
+            is_last = (here.version, here.snapshot) == (end.version, end.snapshot)
+            yield self._between(here, end if is_last else None, files), access
 
     def continue_as(self, identity: StreamIdentity, position: Position) -> None:
         """Keep the order of files of an offset in the middle of a version; called before any file is listed."""
@@ -325,6 +325,28 @@ class StreamPlanner:
             raise StreamError(
                 f"table {self._table} was replaced by another table {since}; start the stream anew with another checkpoint"
             )
+
+    def _between(self, start: Position, end: Position | None, files: VersionFiles) -> list[FileTask]:
+        """The files of a version that a stream emits, from a position in it to another, or to its end.
+
+        Raises:
+            StreamError: A position counts files that are not there, or not in the order of a change feed.
+        """
+        for place in (start, end):
+            if place is None or not place.index:
+                continue
+            if self.scan.options.read_change_feed and not place.snapshot:
+                raise StreamError(
+                    f"the stream of {self._table} stopped in the middle of version {place.version}, read without readChangeFeed; "
+                    f"leave that out until the version is read, then this checkpoint goes on with it"
+                )
+            if place.index >= len(files.tasks):
+                raise StreamError(
+                    f"the checkpoint of the stream of {self._table} counts {place.index} files as read of version {place.version}, "
+                    f"which has {len(files.tasks)}; the checkpoint is damaged, or the version was changed: start the stream anew "
+                    f"with another checkpoint"
+                )
+        return self._emitted(files)[start.index : None if end is None else end.index]
 
     def _emitted(self, files: VersionFiles) -> list[FileTask]:
         """The files of a version that a stream emits, by its schema and what its options permit."""

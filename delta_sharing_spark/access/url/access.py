@@ -29,7 +29,7 @@ from delta_sharing_spark.errors import (
     ServerError,
     TableChangedError,
 )
-from delta_sharing_spark.network.http import NetworkSettings, data_session
+from delta_sharing_spark.network.http import NetworkSettings, data_session, pause_after_early
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.types import Field, Struct
@@ -86,11 +86,9 @@ class RenewalContext:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether ``query`` itself names a version or a range of them."""
+        """Whether ``query`` itself names a version or a range of them; a moment may come to mean a later version."""
         query = self.query
-        return (
-            isinstance(query, ChangesQuery) or (query.version, query.timestamp, query.starting_version) != (None,) * 3
-        )
+        return isinstance(query, ChangesQuery) or (query.version, query.starting_version) != (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +98,10 @@ class FreshUrl:
     url: str = field(repr=False)
     renew_at: float | None
     ends: float | None
+
+    def is_due(self) -> bool:
+        """Whether it is time to renew it."""
+        return self.renew_at is not None and time.time() >= self.renew_at
 
 
 class _Load:
@@ -114,6 +116,8 @@ class _Load:
         self.refused: set[str] = set()
         self.asked = 0
         self.failure: DeltaSharingError | None = None
+        #: Whether that was the failure of a renewal ahead of time; the next one ahead of time comes no sooner than this.
+        self.failed_early, self.early_again = False, 0.0
 
     def find(self, file_id: str) -> FreshFile | None:
         """A file of the last answer."""
@@ -136,11 +140,15 @@ def fresh_url(
     context: RenewalContext | None,
     task: FileTask,
     vector: DeletionVector | None,
-    stale: str,
+    stale: FreshUrl,
     reason: str,
     files: Sequence[FileTask] = (),
+    *,
+    is_refused: bool,
 ) -> FreshUrl:
     """A URL of a task's file, or of its ``vector``, other than ``stale``: known to this process, or asked for.
+
+    While one still works, an outage of the server is not waited out: it is ``stale`` again, or one that is known, until the next try.
 
     Args:
         context: How to ask; None where the sharing token stays on the driver.
@@ -149,6 +157,7 @@ def fresh_url(
         stale: The URL that was refused or is about to end.
         reason: Why, for the log and for errors.
         files: All files of the split: an answer that names them will do.
+        is_refused: Whether the storage refused ``stale``.
 
     Raises:
         CredentialError: There is no context.
@@ -163,18 +172,18 @@ def fresh_url(
     load = _loads.get_or_make(context.key, _Load)
     asked = load.asked
     with load.lock:
-        known = _known(load, task, vector, stale)
-        if known is not None:
+        known = _known(load, task, vector, stale.url)
+        if known is not None and not known.is_due():
             return known
-        if load.failure is not None and load.asked > asked:
-            raise load.failure  # another task asked while this one waited
-        load.asked += 1
+        held = known or (None if is_refused else stale)
+        left = 0.0 if held is None or held.ends is None else held.ends - time.time()
         try:
-            _ask(context, load, task, files, reason)
-        except DeltaSharingError as error:
-            load.failure = error
-            raise
-        load.failure = None
+            _ask_once(context, load, task, files, reason, asked, left)
+        except (ServerError, NetworkError, CredentialError):
+            if held is None or held.ends is None or left <= 0:
+                raise
+            # It still works for a while; the storage's refusal is the last word.
+            return replace(held, renew_at=min(held.ends, load.early_again))
         fresh = load.find(task.id)
         if fresh is None:
             raise _gone(context, task)
@@ -186,6 +195,7 @@ def fresh_url(
 
 
 def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> FreshUrl | None:
+    """A URL that the last answer named, other than ``stale``, and that has not ended."""
     file = load.find(task.id)
     if file is None or file.size != task.size:
         return None
@@ -193,7 +203,42 @@ def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: st
     if url is None or url == stale:
         return None
     renewed = load.renewed(file, url)
-    return None if renewed.renew_at is not None and renewed.renew_at <= time.time() else renewed
+    return None if renewed.ends is not None and renewed.is_due() and renewed.ends <= time.time() else renewed
+
+
+def _ask_once(
+    context: RenewalContext,
+    load: _Load,
+    task: FileTask,
+    files: Sequence[FileTask],
+    reason: str,
+    asked: int,
+    left: float,
+) -> None:
+    """Ask the server, or raise what it answered a moment ago; what an early failure had not replaced stays known.
+
+    Args:
+        asked: How often it had been asked when this task began to wait for others.
+        left: Seconds that the task can still read; 0 where it cannot.
+    """
+    failure, is_early = load.failure, left > 0
+    if failure is not None:
+        is_shared = load.asked > asked and (is_early or not load.failed_early)
+        if is_shared or (is_early and load.failed_early and time.time() < load.early_again):
+            raise failure
+    load.asked += 1
+    before = load.pages, load.since, load.earliest
+    try:
+        if is_early:
+            context = replace(context, settings=context.settings.early(left))
+        _ask(context, load, task, files, reason)
+    except DeltaSharingError as error:
+        load.failure, load.failed_early = error, is_early
+        if is_early:
+            load.pages, load.since, load.earliest = before
+            load.early_again = time.time() + pause_after_early(left)
+        raise
+    load.failure = None
 
 
 def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
@@ -257,8 +302,8 @@ def _renewal_queries(context: RenewalContext, load: _Load, query: Query) -> Iter
     if token is not None:
         yield "refresh token", replace(query, refresh_token=token, include_refresh_token=True)
     if context.version is not None and "version" not in load.refused:
-        yield "version", replace(query, version=context.version, include_refresh_token=False)
-    yield "query", replace(query, include_refresh_token=True)
+        yield "version", replace(query, version=context.version, timestamp=None, include_refresh_token=False)
+    yield "query", replace(query, include_refresh_token=query.timestamp is None)
 
 
 def _check_same(context: RenewalContext, task: FileTask, fresh: FreshFile) -> None:
@@ -361,33 +406,20 @@ class _Lease:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def url(self) -> str:
-        if self._is_due() and self.access.renewal is not None:
+        if self.current.is_due() and self.access.renewal is not None:
             with self.lock:
-                if self._is_due():
-                    self._renew_early()
+                if self.current.is_due():
+                    self._renew("its expiry is near", is_refused=False)
         return self.current.url
 
     def refused(self, url: str, reason: str) -> None:
         with self.lock:
             if self.current.url == url:
-                self._renew(reason)
+                self._renew(reason, is_refused=True)
 
-    def _is_due(self) -> bool:
-        return self.current.renew_at is not None and time.time() >= self.current.renew_at
-
-    def _renew_early(self) -> None:
-        try:
-            self._renew("its expiry is near")
-        except (ServerError, NetworkError):
-            ends = self.current.ends
-            if ends is not None and time.time() >= ends:
-                raise
-            # It still works for a while; the storage's refusal is the last word.
-            self.current = replace(self.current, renew_at=ends)
-
-    def _renew(self, reason: str) -> None:
-        access, stale = self.access, self.current.url
-        self.current = fresh_url(access.renewal, self.task, self.vector, stale, reason, access.files)
+    def _renew(self, reason: str, *, is_refused: bool) -> None:
+        renewal, files = self.access.renewal, self.access.files
+        self.current = fresh_url(renewal, self.task, self.vector, self.current, reason, files, is_refused=is_refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,12 +74,15 @@ class SnapshotFiles:
         self.skipped += page.skipped
 
 
-def files_by_version(records: Iterable[FileRecord], table: str, *, feed: bool) -> dict[int, VersionFiles]:
+def files_by_version(
+    records: Iterable[FileRecord], first: int | None, last: int | None, table: str, *, feed: bool
+) -> dict[int, VersionFiles]:
     """The files of each version of an answer: those of its changes, or those that it adds, and how many it removes.
 
     ``dataChange=false`` is no change.
 
     Args:
+        first, last: The versions that were asked for, both included; None is no bound. A server may not know a bound that it is told.
         feed: Whether the answer is a change feed's.
 
     Raises:
@@ -87,10 +90,15 @@ def files_by_version(records: Iterable[FileRecord], table: str, *, feed: bool) -
     """
     lines_by_version: dict[int, list[FileRecord]] = {}
     for record in records:
+        version = record.version
+        if version is None:
+            raise broken(f"the server's change feed of {table} has a file without a version")
+        if (first is not None and version < first) or (last is not None and version > last):
+            continue
         if record.kind == "cdf" and not feed:
             raise broken(f"the server listed a {record.kind!r} line among the files of {table}")
         if record.data_change or record.kind == "cdf":
-            lines_by_version.setdefault(version_of(record, table), []).append(record)
+            lines_by_version.setdefault(version, []).append(record)
     by_version = {}
     for version in sorted(lines_by_version):
         lines = lines_by_version.pop(version)
@@ -123,21 +131,6 @@ def _changes(*kinds: dict[str, FileRecord]) -> Iterator[FileTask]:
 def _change_task(record: FileRecord) -> FileTask:
     """The task of a line of a change feed."""
     return replace(task_of(record), commit_version=record.version, commit_timestamp=record.timestamp)
-
-
-def in_range(records: Iterable[FileRecord], first: int | None, last: int | None, table: str) -> Iterator[FileRecord]:
-    """The lines of the versions ``first`` to ``last``, both included; None is no bound. A server may not know a bound that it is told."""
-    for record in records:
-        version = version_of(record, table)
-        if (first is None or version >= first) and (last is None or version <= last):
-            yield record
-
-
-def version_of(record: FileRecord, table: str) -> int:
-    """The version that a line of a feed or a stream belongs to; raises ResponseError where it names none."""
-    if record.version is None:
-        raise broken(f"the server's change feed of {table} has a file without a version")
-    return record.version
 
 
 def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None, TableShape]]:

@@ -42,7 +42,6 @@ from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
     files_by_version,
-    in_range,
     shapes_of,
     with_shapes,
 )
@@ -199,19 +198,19 @@ class UrlTable(OpenTable):
                 raise self._refused_feed(again) from again
         table, last = str(self._table), newest if query.ending_version is None else query.ending_version
         # A moment that is still to come would let in versions that the load does not have.
-        records = list(in_range(response.records(), query.starting_version, last, table))
+        by_version = files_by_version(response.records(), query.starting_version, last, table, feed=True)
+        tasks = [task for files in by_version.values() for task in files.tasks]
         late = options.ending_timestamp
-        if late is not None and any((record.timestamp or 0) > to_millis(late) for record in records):
+        if late is not None and any((task.commit_timestamp or 0) > to_millis(late) for task in tasks):
             raise VersionError(
                 f"the change feed of {table} until {iso(late)} cannot be read: the sharing server answers with later changes; "
                 f"give endingVersion instead"
             )
-        by_version = files_by_version(records, table, feed=True)
         shapes = list(shapes_of(response, table))
         first = query.starting_version
         if first is None:
             first = min(by_version, default=shapes[0][0] or 0)
-        return self._listing(scan, response, with_shapes(by_version, shapes, first, last), len(records))
+        return self._listing(scan, response, with_shapes(by_version, shapes, first, last), len(tasks))
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
         """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none."""
@@ -242,8 +241,7 @@ class UrlTable(OpenTable):
             max_files=options.max_files_per_request,
         )
         response = self._stream_answer(query, identity, range(first, last + 1))
-        records = in_range(response.records(), first, last, table)
-        by_version = files_by_version(records, table, feed=feed)
+        by_version = files_by_version(response.records(), first, last, table, feed=feed)
         shapes = list(shapes_of(response, table))
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
 
@@ -373,13 +371,15 @@ class UrlTable(OpenTable):
 
     def _feature_advice(self, refusal: ServerError) -> str | None:
         """What to do where a server cannot list changes of a table for its features; None where that is not the cause."""
-        protocol = self._negotiated.head.protocol
+        protocol, metadata = self._negotiated.head.protocol, self._negotiated.head.metadata
         features = protocol.reader_features or (("columnMapping",) if protocol.min_reader_version > 1 else ())
         if not features or is_about_versions(refusal):
             return None
+        is_offered = "dir" in metadata.access_modes
+        by_directory = f"{'set' if is_offered else 'ask the provider for directory access and set'} accessMode=dir"
         return (
             f"the table uses {', '.join(features)}, and some servers list the snapshots of such tables but no changes: read "
-            f"snapshots, or ask the provider for directory access (accessMode=dir) or for a server that lists them"
+            f"snapshots, {by_directory}, or ask the provider for a server that lists them"
         )
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
@@ -391,7 +391,12 @@ class UrlTable(OpenTable):
         identity = StreamIdentity(
             response.head.metadata.id, self.mode, response.head.response_format, response.file_id_hash
         )
-        return VersionListing(versions, self._access(scan, response, files), identity)
+        access, planned = self._access(scan, response, files), [files.version for files in versions if files.tasks]
+        if access.renewal is not None and isinstance(access.renewal.query, ChangesQuery) and planned:
+            # Renewed by the versions that have files: moments, and no end at all, may come to mean more of them.
+            query = of_versions(access.renewal.query, planned[0], planned[-1])
+            access = replace(access, renewal=replace(access.renewal, query=query))
+        return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
         nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile), planned_at=time.time())

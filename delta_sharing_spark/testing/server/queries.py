@@ -92,7 +92,8 @@ class TableQueries:
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
         if travelled:
-            files = [replace(f, version=snapshot.version, timestamp=snapshot.timestamp) for f in files]
+            timestamp = self._logs.times(request.table).time(snapshot.version)
+            files = [replace(f, version=snapshot.version, timestamp=timestamp) for f in files]
         refresh = None
         if parameters.get("includeRefreshToken") and token is None:
             body = {"table": str(request.table), "version": snapshot.version, "id": snapshot.metadata.id}

@@ -58,10 +58,9 @@ class FileAction:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSnapshot:
-    """A version with all its files; ``size`` in bytes, ``timestamp`` in milliseconds."""
+    """A version with all its files; ``size`` in bytes."""
 
     version: int
-    timestamp: int
     protocol: Protocol
     metadata: Metadata
     files: tuple[FileAction, ...] = field(repr=False)
@@ -143,8 +142,7 @@ class TableLogs:
                 location = local_path(task.location)
                 files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
         size = sum(f.size for f in files)
-        head = (snapshot.version, snapshot.timestamp_ms, snapshot.protocol, snapshot.metadata)
-        return LoggedSnapshot(*head, tuple(files), size)
+        return LoggedSnapshot(snapshot.version, snapshot.protocol, snapshot.metadata, tuple(files), size)
 
     def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
         directory = os.path.join(table.path, LOG_DIR)
@@ -153,8 +151,7 @@ class TableLogs:
         except FileNotFoundError:
             named = []
         newest, _, name = max(
-            ((one.version, one.kind == "commit", name) for one, name in named if one.kind != "compacted"),
-            default=(-1, False, ""),
+            ((one.version, one.kind == "commit", name) for one, name in named), default=(-1, False, "")
         )
         if newest < 0:
             raise not_found(f"table '{table}' has no Delta log")

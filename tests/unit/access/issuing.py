@@ -25,7 +25,7 @@ class CountingIssuer:
     accepted: set[str] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def issue_token(self, location: Location) -> StorageToken:
+    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         time.sleep(self.delay)
         with self.lock:
             self.asked.append(location)

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 import pytest
 from issuing import CountingIssuer, secret_for
 
-from delta_sharing_spark.access.directory.access import StorageToken, TokenCache, issue, token_covering
+from delta_sharing_spark.access.directory.access import SharingIssuer, StorageToken, TokenCache, issue, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, NetworkError, UnauthenticatedError
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, Secret
@@ -218,7 +222,7 @@ def test_a_failure_is_not_kept() -> None:
     cache = TokenCache()
 
     class Failing(CountingIssuer):
-        def issue_token(self, location):
+        def issue_token(self, location, left=None):
             if not self.asked:
                 self.asked.append(location)
                 raise NetworkError("no answer")
@@ -233,9 +237,11 @@ def test_a_failure_is_not_kept() -> None:
 @pytest.mark.parametrize("failure", [NetworkError("no answer"), UnauthenticatedError("ended"), CredentialError("odd")])
 def test_a_token_is_used_to_its_end_where_no_other_is_given(failure: DeltaSharingError) -> None:
     clock, location = [time.time()], parse_location(S3)
+    patience: list[float | None] = []
 
     class Failing(CountingIssuer):
-        def issue_token(self, location):
+        def issue_token(self, location, left=None):
+            patience.append(left)
             token = super().issue_token(location)
             if len(self.asked) > 1:
                 raise failure
@@ -246,11 +252,34 @@ def test_a_token_is_used_to_its_end_where_no_other_is_given(failure: DeltaSharin
     clock[0] = token.renew_at
     assert [cache.get(issuer, location) for _ in range(3)] == [token] * 3
     assert len(issuer.asked) == 2, "asked once more, not for each read"
+    clock[0] += 31
+    assert cache.get(issuer, location) == token
+    assert patience[0] is None
+    assert patience[1:] == pytest.approx([300, 269]), "and once again later, while it still works"
     with pytest.raises(type(failure)):
         cache.get(issuer, location, refused=token)
     clock[0] = token.expires
     with pytest.raises(type(failure)):
         cache.get(issuer, location)
+
+
+@pytest.mark.parametrize(
+    ("left", "retries", "silence"), [(None, 600.0, 320.0), (300.0, 5.0, 30.0), (20.0, 5.0, 10.0), (2.0, 2.0, 5.0)]
+)
+def test_a_sharing_server_is_asked_with_little_patience_while_a_token_works(
+    monkeypatch: pytest.MonkeyPatch, left: float | None, retries: float, silence: float
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def answer(rest: SharingRest, *_: object) -> TemporaryCredentials:
+        asked.append((rest.settings.retry_seconds, rest.settings.read_timeout))
+        return _answer(S3, aws=AWS, expires=int((time.time() + 60) * 1000))
+
+    monkeypatch.setattr(SharingRest, "credentials", answer)
+    profile, location = Profile("https://sharing.example", bearer_token="t"), parse_location(S3)
+    issuer = SharingIssuer(profile, NetworkSettings(), TableName("s", "d", "t"), location)
+    assert issuer.issue_token(location, left).kind == "aws"
+    assert asked == [(retries, silence)]
 
 
 def test_the_log_names_the_token_and_hides_the_secret(caplog: pytest.LogCaptureFixture) -> None:

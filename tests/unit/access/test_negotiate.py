@@ -107,6 +107,29 @@ def test_dir_without_a_location() -> None:
     assert negotiate(["url", "dir"], table="t", location=None, num_files=10**6).mode == "url"
 
 
+@pytest.mark.parametrize(
+    ("offered", "requested", "location", "url_refusal", "advice"),
+    [
+        (["url", "dir"], "url", LOCATION, "no", "set accessMode to auto or dir, which read it if this client knows its features"),
+        (["url", "dir"], "url", None, "no", "ask the provider to name its location"),
+        (["url", "dir"], "auto", None, "no", "ask the provider to name its location"),
+        (["url", "dir"], "dir", None, None, "set accessMode to auto or url, or ask the provider to name its location"),
+        (["url"], "dir", None, None, "set accessMode to auto or url, or ask the provider to offer dir as well"),
+        (["url"], "dir", None, "no", "ask the provider to offer dir as well"),
+        (["url"], "url", None, "no", "ask the provider to offer dir as well"),
+        (["dir"], "url", LOCATION, None, "set accessMode to auto or dir, or ask the provider to offer url as well"),
+        (["dir"], "url", None, None, "ask the provider to offer url as well, or ask the provider to name its location"),
+        (["dir"], "auto", None, None, "ask the provider to offer url as well, or ask the provider to name its location"),
+    ],
+)  # fmt: skip
+def test_each_way_on_can_work_for_the_table(
+    offered: list[str], requested: str, location: str | None, url_refusal: str | None, advice: str
+) -> None:
+    with pytest.raises(AccessModeError) as caught:
+        negotiate(offered, requested, table="t", location=location, url_refusal=url_refusal)
+    assert str(caught.value).rpartition("; ")[2] == advice
+
+
 def test_url_refused_and_no_dir_to_go_to() -> None:
     with pytest.raises(AccessModeError, match=r"deletionVectors.*offer dir"):
         negotiate(["url"], table="t", url_refusal="deletionVectors is not in readerfeatures")

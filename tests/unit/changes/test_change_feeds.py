@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import DeltaSharingError, SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.errors import DeltaSharingError, ResponseError, SchemaError, UnsupportedFeatureError
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.options import parse_options
@@ -377,3 +378,24 @@ def test_drawn_histories(
         )
         assert struct_of(feed_rows.schema) == struct_of(expected.schema)
         assert texts(feed_rows) == sorted(map(repr, kept))
+
+
+def test_a_first_commit_without_a_schema_is_a_version_without_columns(server: SharingServer, tmp_path: Path) -> None:
+    """So begin tables of Databricks' pipelines; the next commit tells the schema."""
+    built = FEEDS["inferred"](tmp_path / "table")
+    first, second = (built.path / "_delta_log" / f"{version:020d}.json" for version in (0, 1))
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    whole = [json.dumps(line) for line in lines if "metaData" in line]
+    for line in lines:
+        line.get("metaData", {}).pop("schemaString", None)
+    first.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    second.write_text("\n".join(whole) + "\n" + second.read_text())
+    server.add_table("s.d.pipeline", built.path, access_modes=("dir",))
+    pipeline = SharingClient(server.profile(), accessMode="dir").table("s.d.pipeline")
+    assert texts(pipeline.scan().to_arrow()) == texts(built.expected())
+    changes, expected = (
+        feed.drop_columns(["_commit_timestamp"]) for feed in (pipeline.changes(0).to_arrow(), built.expected_changes(0))
+    )
+    assert texts(changes) == texts(expected)  # the commits that were written anew have times of their own
+    with pytest.raises(ResponseError, match="has no schema: its metadata names none"):
+        pipeline.scan(version=0).to_arrow()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,16 @@ import pytest
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient, functions
 from delta_sharing_spark.access.load import cheapest_column
-from delta_sharing_spark.display import Listing
-from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError, SchemaError
+from delta_sharing_spark.display import Column, Listing
+from delta_sharing_spark.errors import (
+    AddressError,
+    ConfigError,
+    DeltaSharingError,
+    OptionError,
+    PredicateError,
+    ProfileError,
+    SchemaError,
+)
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import Scan, SharedTable
@@ -146,16 +154,90 @@ def test_shares_are_asked_for_once_for_all_queries(server: SharingServer) -> Non
     assert server.count("shares") == 1
 
 
-def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: SharingServer) -> None:
-    def rows(**options: str) -> Scan:
-        return SharingClient(server.profile(), **options).table("sh.sc.t").scan()  # type: ignore[arg-type]
+def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: SharingServer, tmp_path: Path) -> None:
+    """Of two conditions both hold, and of two limits the smaller, by whichever call they come; other options are replaced."""
+    url = server.write_profile(tmp_path / "p.share") + "#sh.sc.t"
 
-    assert sorted(rows(Where="n >= 95").filter("n < 97").to_arrow()["n"].to_pylist()) == [95, 96]
-    assert rows(LIMIT="5").limit(9).count() == rows(limit="9").limit(5).count() == 5
-    assert rows(limit="5").lazy().select("n").head(9).collect().height == 5
-    assert rows(where="n >= 95").lazy().filter(pl.col("n") < 97).collect().height == 2
+    def table(**options: str) -> SharedTable:
+        return SharingClient(server.profile(), **options).table("sh.sc.t")  # type: ignore[arg-type]
+
+    late = table(Where="n >= 95 -- the newest")
+    scans = [late.scan(where="n < 97"), late.where("n < 97"), Scan(late, {"WHERE": "n < 97 OR n < 96"})]
+    scans += [late.scan(where="n <= 97").filter("n < 97"), late.changes(2, where="n < 97")]
+    for scan in scans:
+        assert sorted(scan.to_arrow()["n"].to_pylist()) == [95, 96]
+        assert scan.count() == 2
+    assert late.lazy().filter(pl.col("n") < 97).collect().height == 2
+    assert functions.load_as_arrow(url, where="n < 97", limit=9).num_rows == 9
+    few = table(LIMIT="5", columns="day")
+    for narrow in (few.limit(9), few.scan(limit=9), few.scan(limit=7).limit(9), table(limit="9").scan(limit=5)):
+        assert narrow.count() == narrow.to_arrow().num_rows == 5
+    assert (len(few.head(3)), len(few.head(7))) == (3, 5)
+    assert sorted(few.scan(["n"], where="n >= 97").to_arrow()["n"].to_pylist()) == [97, 98, 99]
+    assert few.where("day = 'a'").to_arrow()["day"].to_pylist() == ["a"] * 5
+    of_days = [few.lazy().filter(pl.col("day") == day).collect().height for day in "ab"]
+    assert sum(of_days) == 5, "Polars filters the five rows of the load"
     with pytest.raises(OptionError, match="call filter"):
-        rows(limit="5").filter("n < 97")
+        few.limit(5).filter("day = 'a'")
+    with pytest.raises(OptionError, match="Invalid value 'many' for option 'limit'"):
+        few.scan(limit="many")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("condition", ["n < 3) OR (n > 5", "n < 3 /*", "(n < 3", "n < 3)", "n < '3"])
+def test_what_is_no_condition_by_itself_is_none_beside_another(table: SharedTable, condition: str) -> None:
+    for first, second in ((condition, "n <> '0'"), ("n <> '0'", condition)):
+        with pytest.raises(PredicateError, match="close"):
+            table.where(first).filter(second).count()
+
+
+NAMED: dict[str, Callable[[SharingClient, Any], object]] = {
+    "list_schemas": lambda client, name: client.list_schemas(name),
+    "list_tables": lambda client, name: client.list_tables(name),
+    "list_all_tables": lambda client, name: client.list_all_tables(name) if name is not None else client.table(name),
+    "table": lambda client, name: client.table(name),
+    "[]": lambda client, name: client[name],
+    "volumes": lambda client, name: client.volumes("sh", name) if name is not None else client.volume(name),
+    "volume": lambda client, name: client.volume(name),
+    "model": lambda client, name: client.model(name),
+    "skill": lambda client, name: client.skill(name),
+    "functions": lambda client, name: functions.load_as_arrow(name),
+}
+
+
+@pytest.mark.parametrize("call", NAMED)
+@pytest.mark.parametrize("name", [None, 5, b"sh.sc.t", ["sh.sc.t"], Column("n", "bigint", "", "")], ids=repr)
+def test_what_is_no_name_is_refused_with_what_to_write(server: SharingServer, call: str, name: Any) -> None:
+    with pytest.raises(AddressError, match=rf"\({type(name).__name__}\) is no text; write "):
+        NAMED[call](SharingClient(server.profile()), name)
+
+
+def test_an_item_of_another_listing_is_no_name(server: SharingServer) -> None:
+    client = SharingClient(server.profile())
+    (share,), (schema,), (table,) = client.list_shares(), client.list_schemas("sh"), client.list_tables("sh.sc")
+    for call in ("list_schemas", "table", "volume", "functions"):
+        with pytest.raises(AddressError, match="is no text; write"):
+            NAMED[call](client, schema)
+    for use in (lambda: client.volume(table), lambda: client.list_tables(share), lambda: client.list_schemas(table)):  # type: ignore[arg-type]
+        with pytest.raises(AddressError, match="is no text; write"):
+            use()
+
+
+@pytest.mark.parametrize("spark", [None, 5, "local[2]", object()], ids=repr)
+def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
+    client: Any = table.client
+    uses: list[Callable[[], object]] = [
+        lambda: table.to_spark(spark),
+        lambda: client.sql(spark, "SELECT 1"),
+        lambda: client.query(spark, lambda load: load("sh.sc.t")),
+        lambda: client.register(spark),
+        lambda: client.refresh(spark),
+        lambda: table.scan().explain(spark or 5),
+        lambda: client.explain_sql("SELECT 1", spark or 5),
+        lambda: delta_sharing_spark.register(spark),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match="is no Spark session; pass the session as spark"):
+            use()
 
 
 @pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])

@@ -33,7 +33,7 @@ N = "0" * 19
         (f"{N}1.checkpoint.0000000001.0000000002.parquet", "multipart"),
         (f"{N}1.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json", "v2"),
         (f"{N}1.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet", "v2"),
-        (f"{N}1.{N}5.compacted.json", "compacted"),
+        (f"{N}1.{N}5.compacted.json", None),
         (f"{N}1.checkpoint.json", None),
         (f"{N}1.crc", None),
         ("_last_checkpoint", None),

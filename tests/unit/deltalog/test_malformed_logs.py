@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,34 @@ def test_a_line_that_is_no_object_is_an_error(line: bytes, place: int) -> None:
     store.files[V2_JSON] = line + b"\n" + store.files[V2_JSON] if place == 0 else store.files[V2_JSON] + line
     with pytest.raises(LogError, match=r"checkpoint.*json"):
         snapshot(store)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"  \n\n"])
+@pytest.mark.parametrize("listing", [True, False])
+@pytest.mark.parametrize("read", [snapshot, feed])
+def test_an_empty_commit_is_an_upload_that_broke_off(
+    read: Callable[[MemoryLogStore], list[str]], listing: bool, data: bytes
+) -> None:
+    """As a commit that changed nothing, it would hide the rows that it added, and show those that it removed."""
+    store = log([*HEAD, add("a")], [remove("a"), add("b")], [add("c")], listing=listing)
+    store.files[in_log(commit_name(1))] = data
+    with pytest.raises(LogError, match=r"0001\.json is empty.*repair its log"):
+        read(store)
+
+
+@pytest.mark.parametrize(
+    ("size", "is_read"), [("10", True), (10.0, True), ("ten", False), ("1" * 5000, False), ([1], False)]
+)
+def test_a_size_is_read_alike_by_snapshots_and_feeds(size: Any, is_read: bool) -> None:
+    tree = add("b")
+    tree["add"]["size"] = size
+    store = log([*HEAD, add("a")], [tree])
+    for read, files in ((snapshot, ["a", "b"]), (feed, ["b"])):
+        if is_read:
+            assert read(store) == files
+        else:
+            with pytest.raises(LogError, match=r"0001\.json"):
+                read(store)
 
 
 def test_a_commit_of_nothing_but_null_does_not_end_the_process() -> None:
@@ -265,6 +294,18 @@ def test_a_part_without_adds_is_not_an_empty_one(kind: str, name: str) -> None:
         _write(store, name, lesser)
         with pytest.raises(LogError, match=r"no column 'add'|the checkpoint says"):
             snapshot(store)
+
+
+def test_a_part_whose_rows_are_other_actions_needs_no_column_of_files() -> None:
+    """As in the test data of delta-kernel-rs, where a part of a checkpoint has the column ``txn`` alone."""
+    store, known = log_at("classic"), snapshot(log_at("classic"))
+    store.files[in_log(f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet")] = store.files.pop(CLASSIC)
+    second = in_log(f"{1:020d}.checkpoint.{2:010d}.{2:010d}.parquet")
+    _write(store, second, pa.table({"txn": [{"appId": "a", "version": 1}]}))
+    assert snapshot(store) == known
+    _write(store, second, pa.table({"txn": [{"appId": "a", "version": 1}, None]}))
+    with pytest.raises(LogError, match="no column 'add', and rows that are no other action"):
+        snapshot(store)
 
 
 def _write(store: MemoryLogStore, name: str, table: pa.Table) -> None:

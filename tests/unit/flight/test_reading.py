@@ -15,9 +15,11 @@ import pytest
 from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.contract import FileList
 from delta_sharing_spark.access.flight.access import FlightAccess
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
 from delta_sharing_spark.access.flight.table import _task
+from delta_sharing_spark.access.plan import spec_of, splits_of
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,
@@ -66,6 +68,14 @@ def test_a_scan_is_that_of_the_mode_behind(client: SharingClient, behind: Sharin
         assert behind.table("sh.sc.t").scan(**scan).count() == expected.num_rows
     else:
         assert type(through) is type(expected), through
+
+
+def test_commands_narrow_the_loads_of_the_gateways_own_client(server: SharingServer) -> None:
+    own = SharingClient(server.profile(), where="id >= 20", limit="25")
+    with FlightGateway(own, GatewaySettings(tokens=(TOKEN,))) as gateway:
+        table = SharingClient.over(gateway.uri, TOKEN, where="id <> 22").table("sh.sc.t")
+        assert sorted(table.where("id < 24").to_arrow()["id"].to_pylist()) == [20, 21, 23]
+        assert (table.scan().to_arrow().num_rows, table.limit(3).count(), table.limit(30).count()) == (25, 3, 25)
 
 
 def outcome(table: SharedTable, scan: dict[str, Any]) -> pa.Table | DeltaSharingError:
@@ -148,6 +158,15 @@ def test_options_that_do_not_go_with_a_gateway(options: dict[str, str]) -> None:
 @pytest.mark.parametrize("size", [2**70, -5, 0.5, "x", None])
 def test_an_endpoint_of_no_plausible_size_is_planned_as_one_of_unknown_size(size: object) -> None:
     assert _task(Endpoint("dGlja2V0", about={"bytes": size}), "endpoint 0").size == 0
+
+
+def test_an_endpoint_is_read_by_one_task_however_large_it_is(behind: SharingClient) -> None:
+    scan = behind.table("sh.sc.t").scan(maxSplitBytes="1k").resolved()
+    endpoints = FileList(_task(Endpoint("", about={"bytes": size}), str(size)) for size in (0, 10, 2_000, 900_000))
+    splits = splits_of(endpoints, FlightAccess(GatewayAddress("grpc+tcp://127.0.0.1:1")), scan, spec_of(scan))
+    read = [[(piece.task.id, piece.start, piece.end) for piece in split.slices] for split in splits]
+    assert read == [[("0", 0, None), ("10", 0, None)], [("2000", 0, None)], [("900000", 0, None)]]
+    assert [split.index for split in splits] == [0, 1, 2]
 
 
 class _Sender(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow is untyped

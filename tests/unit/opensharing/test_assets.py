@@ -35,6 +35,7 @@ from delta_sharing_spark.errors import (
     NotFoundError,
     ResponseError,
 )
+from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
@@ -421,6 +422,22 @@ def test_credentials_that_do_not_cover_a_file(server: BucketServer, files: Path)
 
 
 # What there is
+
+
+@pytest.mark.parametrize("path", [None, 5, b"README"], ids=repr)
+def test_what_is_no_text_or_number_names_nothing(server: BucketServer, files: Path, tmp_path: Path, path: Any) -> None:
+    volume = _volume(server, files)
+    uses = (volume.open, volume.files, lambda path: volume.download(path, tmp_path / "to"), volume.spark_path)
+    for use in uses:
+        with pytest.raises(AddressError, match=r"is no text; write a path within volume s\.d\.v"):
+            use(path)
+    model = _client(server).model("s.d.m")
+    with pytest.raises(AddressError, match="no text; write the alias's name"):
+        model.alias(path)
+    with pytest.raises(AddressError, match=r"is no number of a version; write one of versions\(\)"):
+        model.version("2" if path == 5 else path)
+    with pytest.raises(ConfigError, match="is no client; write FlightGateway"):
+        FlightGateway(path)
 
 
 def test_models_have_versions_and_aliases(server: BucketServer, files: Path) -> None:

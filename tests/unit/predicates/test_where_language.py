@@ -187,6 +187,29 @@ def test_what_is_outside_the_language_is_named_with_its_position(text: str, refu
         parse_where(text, TABLE)
     assert refusal[0] in str(caught.value)
     assert f"position {refusal[1]}" in str(caught.value)
+    assert "; " in str(caught.value).partition(": ")[2], "the error has a next step"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "s = 'Lisbon' AND a =\n= 1",
+            """position 22 at '= 1' after " = 'Lisbon' AND a = ": '=' cannot stand here; a column, a literal""",
+        ),
+        ("= 1", "position 1 at '= 1': '=' cannot stand here; a column, a literal, a function or ( is expected"),
+        (
+            "a = 1 b",
+            "position 7 at 'b' after 'a = 1 ': 'b' cannot stand here; an operator, AND, OR or the end is expected",
+        ),
+        ("a = ", "position 5 (the end) after 'a = ': the expression ends too early; a column, a literal"),
+        ("b AND a", "position 7 at 'a' after 'b AND ': a condition is needed here, not a column of type INT; write it"),
+    ],
+)
+def test_an_error_shows_the_text_around_it_and_what_is_expected(text: str, shown: str) -> None:
+    with pytest.raises(PredicateError) as caught:
+        parse_where(text, TABLE)
+    assert shown in str(caught.value)
 
 
 def test_long_chains_do_not_nest() -> None:

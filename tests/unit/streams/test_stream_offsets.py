@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from spark_loop import Checkpoint, Rows, Run
 
@@ -233,6 +234,40 @@ def test_a_server_that_changes_the_order_stops_the_stream(
         # The offset says that no hash was echoed, so none is asked for, and the order is the format's still.
         Run(checkpoint, options).drain()
         assert checkpoint.ids == list(range(10))
+
+
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "0"}], ids=["snapshot", "version"])
+def test_a_position_behind_the_files_of_its_version_is_refused(
+    share: Share, table: DeltaTableBuilder, way: dict[str, str], start: dict[str, str]
+) -> None:
+    options = {**share(table), **way, **start, "maxFilesPerTrigger": "2"}
+    checkpoint = Checkpoint()
+    Run(checkpoint, options).step()
+    damaged = json.dumps({**checkpoint.last, "index": 9})
+    refusal = r"counts 9 files as read of version \d, which has \d; the checkpoint is damaged"
+    with pytest.raises(StreamError, match=refusal):  # the end of a batch that was planned, and is read after a restart
+        Run(Checkpoint([damaged]), options).step()
+    with pytest.raises(StreamError, match=refusal):
+        Run(Checkpoint([damaged], committed=1), options).step()
+
+
+def test_a_version_that_was_begun_without_its_changes_is_not_gone_on_with_as_changes(
+    tmp_path: Path, share: Share, way: dict[str, str]
+) -> None:
+    table = DeltaTableBuilder(tmp_path / "t", SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    table.append(numbered(range(8)), files=4)
+    table.update(lambda t: pc.less(t["id"], 8), lambda t: numbered(i + 10 for i in t["id"].to_pylist()))
+    options = {**share(table), **way, "startingVersion": "2", "ignoreChanges": "true"}
+    checkpoint = Checkpoint()
+    Run(checkpoint, {**options, "maxFilesPerTrigger": "2"}).step()
+    assert (checkpoint.last["version"], checkpoint.last["index"]) == (2, 2)
+    with pytest.raises(StreamError, match="in the middle of version 2, read without readChangeFeed; leave that out"):
+        Run(checkpoint, {**options, "readChangeFeed": "true"}).step()
+    Run(checkpoint, options).drain()
+    assert checkpoint.ids == list(range(10, 18))
+    table.append(numbered([18]))
+    Run(checkpoint, {**options, "readChangeFeed": "true"}).drain()
+    assert checkpoint.ids == list(range(10, 19))
 
 
 def test_a_table_that_was_replaced_stops_the_stream(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import random
 import re
@@ -251,7 +252,7 @@ def final_reason(error: BaseException, host: str | None) -> str | None:
 
 
 def connection_reason(error: BaseException, url: str) -> str | None:
-    """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, no route; else None."""
+    """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, half an answer; else None."""
     if any(type(inner).__name__ == "ProxyError" for inner in beneath(error)):
         why = proxy_reason(error)
         return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"
@@ -264,6 +265,12 @@ def connection_reason(error: BaseException, url: str) -> str | None:
             return f"{host} refused the connection: nothing listens on port {port}"
         if isinstance(inner, ConnectionResetError | BrokenPipeError):
             return f"{host} closed the connection"
+        if isinstance(inner, http.client.IncompleteRead):
+            return f"{host} ended its answer early"
+        if isinstance(inner, http.client.BadStatusLine):
+            return f"{host} did not answer in HTTP"
         if isinstance(inner, OSError) and _NO_ROUTE.search(inner.strerror or ""):
             return f"there is no route to {host}"
+        if isinstance(inner, TimeoutError):
+            return f"{host} was silent for too long"
     return None

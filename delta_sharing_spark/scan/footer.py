@@ -122,7 +122,7 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
                 f"know ({redact(str(error))}); upgrade pyarrow",
                 file=source.name,
             ) from None
-        raise _not_parquet(source.name, table, redact(str(error))) from None
+        raise _not_parquet(source.name, table, redact(str(error)).strip()) from None
     is_whole = length == source.size
     footer = Footer(
         metadata,

@@ -298,7 +298,7 @@ def _parse_primitive(name: str, table: str, path: str) -> DataType:
 def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"column {path!r} of {table} has the type {name[:100]!r}, which this reader cannot read; "
-        f"leave the column out with the option 'columns', or upgrade delta-sharing-spark",
+        f"ask the provider for a copy without the column, or upgrade delta-sharing-spark",
         features=(name,),
     )
 

@@ -367,7 +367,7 @@ def error_kind(status: int | None) -> type[ServerError]:
 def error_of_response(response: requests.Response, purpose: RequestPurpose, hosts: list[str]) -> ServerError:
     status = response.status_code
     code, message = _error_body(response, purpose.secrets)
-    quoted = f": {message}" if message else ""
+    quoted = f": {message.rstrip('. ')}" if message else ""
     path = f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)"
     elsewhere = path if len(set(hosts)) > 1 else ""
     cause = f"{purpose.what}: the {purpose.server} answered {status}{f' {code}' if code else ''}{quoted}{elsewhere}"

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
 from delta_sharing_spark.schema.types import Struct, parse_type
-from delta_sharing_spark.spark.entrances import entrance
+from delta_sharing_spark.spark.entrances import entrance, table_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,8 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
 
-        scan = self._scan or resolve(self._options)
+        with table_named(self._options.path):
+            scan = self._scan or resolve(self._options)
         whole, required = (
             parse_type(schema.jsonValue(), str(scan.table), "")
             for schema in (self._schema, self._schema if self._required is None else self._required)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table
+from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table, table_named
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.contract import ResolvedScan
@@ -47,7 +47,8 @@ class DeltaSharingDataSource(DataSource):
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.types import spark_schema_json
 
-        self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
+        with table_named(self.options.get("path", "")):
+            self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
         return StructType.fromJson(spark_schema_json(self._scan.output))
 
     @entrance
@@ -55,7 +56,9 @@ class DeltaSharingDataSource(DataSource):
         """The batch reader for ``schema``: the loaded one, or one the user gave."""
         from delta_sharing_spark.spark.batch import make_reader
 
-        reader = make_reader(self._take_options(), self._scan, schema, self._loaded_at)
+        options = self._take_options()
+        with table_named(options.get("path", "")):
+            reader = make_reader(options, self._scan, schema, self._loaded_at)
         self._scan = None
         return reader
 

@@ -10,10 +10,17 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError, keeps_frames
+from delta_sharing_spark.errors import (
+    AddressError,
+    ConfigError,
+    DeltaSharingError,
+    OptionError,
+    PredicateError,
+    keeps_frames,
+)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -59,6 +66,19 @@ def _without_frames() -> Iterator[None]:
             # A worker that raised sends the error and exits, so this hides no other query's traceback.
             os.environ[_SPARKS_SWITCH] = "1"
         raise error.with_traceback(None) from None
+
+
+@contextmanager
+def table_named(path: str) -> Iterator[None]:
+    """Name the table of an address in errors about its options: Spark may raise them far from the load that was given them."""
+    try:
+        yield
+    except (OptionError, PredicateError) as error:
+        from delta_sharing_spark.sharing.address import parse_address
+
+        with suppress(AddressError):
+            error.name_table(str(parse_address(path).table))
+        raise
 
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from py4j import java_gateway  # type: ignore[import-untyped]
@@ -165,8 +166,7 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     except Exception as error:
         raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
     gateway = gateway_of(reach)
-    if not is_connect(spark):
-        raise_causes()
+    raise_causes(is_connect(spark))
     index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
     index.begin()
     shown = index.shown
@@ -204,14 +204,18 @@ def _error_in(messages: Sequence[str]) -> str | None:
     return next((error for gateway in gateways if (error := gateway.error_in(messages)) is not None), None)
 
 
-def raise_causes() -> None:
+def raise_causes(is_connected: bool) -> None:
     """Have PySpark raise a ``QueryExecutionException`` with the lane's own words where a failed read ends a query.
 
-    PySpark has no class for such an error of Java's, and would print sixty lines of it. This wraps the function by which
-    PySpark itself turns Java's exceptions into its own; PySpark replaces that with each new session, hence the call
-    with each load.
+    PySpark has no class for such an error of Java's, and would print sixty lines of it; over Connect it names a file of the
+    gateway's, above a hundred lines. This wraps the function by which PySpark itself turns Java's exceptions, or a Connect server's,
+    into its own; PySpark replaces the first with each new session, hence the call with each load.
     """
-    if not isinstance(java_gateway.get_return_value, _CauseRaiser):
+    if is_connected:
+        core: Any = import_module("pyspark.sql.connect.client.core")
+        if not isinstance(core.convert_exception, _ConnectCauseRaiser):
+            core.convert_exception = _ConnectCauseRaiser(core.convert_exception)
+    elif not isinstance(java_gateway.get_return_value, _CauseRaiser):
         java_gateway.get_return_value = _CauseRaiser(java_gateway.get_return_value)
 
 
@@ -235,6 +239,20 @@ class _CauseRaiser:
             if cause is None:
                 raise
         raise QueryExecutionException(cause)
+
+
+@dataclass(frozen=True, slots=True)
+class _ConnectCauseRaiser:
+    """Stands for ``convert_exception`` of PySpark's Connect client, which is told of an exception and those beneath it."""
+
+    convert_exception: Callable[..., Exception]
+
+    def __call__(self, info: Any, message: str, response: Any, *more: Any) -> Exception:
+        messages = [message] if response is None else [error.message for error in response.errors]
+        cause = _error_in(messages)
+        return (
+            self.convert_exception(info, message, response, *more) if cause is None else QueryExecutionException(cause)
+        )
 
 
 def client_options(gateway: Gateway) -> dict[str, str]:
@@ -384,7 +402,7 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
             f"them by fs()"
         )
     gateway = gateway_of(reach)
-    raise_causes()
+    raise_causes(is_connected=False)
     for setting, value in {_LOCALITY: "true", **client_options(gateway)}.items():
         session.conf.set(setting, value)
     return f"{gateway.share(place, end_of(session))}/{below}".rstrip("/")

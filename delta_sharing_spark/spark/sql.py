@@ -23,6 +23,7 @@ from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.sharing.rest import near_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
 from delta_sharing_spark.spark.lanes import explain_engine, lane_of_query, note_python_source, python_frame
 from delta_sharing_spark.spark.narrowed_loads import (
@@ -42,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 #: Spark's conditions for a name of three parts that none of its catalogs has.
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND")
+#: Those for a name whose first part is no catalog.
+_NO_CATALOG = ("REQUIRES_SINGLE_PART_NAMESPACE", "CATALOG_NOT_FOUND")
 
 #: Settings with which a name may stand in double quotes.
 _DOUBLE_QUOTED_NAMES = ("spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.ansi.enabled")
@@ -259,34 +262,46 @@ def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tu
     found = list(zip(mentions, _find_all(client, mentions), strict=True))
     shared = [(mention, reference) for mention, reference in found if isinstance(reference, Load)]
     missing = next((answer for _, answer in found if isinstance(answer, NotFoundError)), None)
+    others = [mention.name for mention, answer in found if answer is None]
     names = [f"t{i}" for i in range(len(shared))]
     # Spark fills names in braces in only where there are some.
     spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
 
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
-        return _sql(spark, spliced, args, {name: frame_of(i) for i, name in enumerate(names)}, missing)
+        try:
+            frame = spark.sql(spliced, args, **{name: frame_of(i) for i, name in enumerate(names)})
+            if missing is not None or others:
+                frame.schema  # noqa: B018 - Connect says now what is not there
+            return frame
+        except AnalysisException as error:
+            first = _first_line(error)
+            why = _why_not_there(client, first, missing, others)
+            if why is None:
+                raise
+            raise AnalysisException(f"{first}\n{why}") from None
 
     return [reference for _, reference in shared], over
 
 
-def _sql(
-    spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame], missing: NotFoundError | None
-) -> DataFrame:
-    """A query over frames; ``missing`` is the server's answer for a table that its share has not, and Spark may have.
+def _why_not_there(
+    client: Recipient, first: str, missing: NotFoundError | None, others: Sequence[Sequence[str]]
+) -> str | None:
+    """What to add to Spark's error about a table that it does not find; None for any other error.
 
-    Raises:
-        pyspark.errors.AnalysisException: Where Spark has that table neither, the server's answer is the last line.
+    Args:
+        first: The first line of Spark's error.
+        missing: The server's answer for a table that its share does not have, and Spark might have.
+        others: The names of tables that are in no share.
     """
-    try:
-        frame = spark.sql(text, args, **frames)
-        if missing is not None:
-            frame.schema  # noqa: B018 - Connect says it now
-        return frame
-    except AnalysisException as error:
-        first = _first_line(error)
-        if missing is None or not any(f"[{condition}" in first for condition in _NOT_THERE):
-            raise
-        raise AnalysisException(f"{first}\n{missing}") from None
+    if missing is not None and any(f"[{condition}" in first for condition in _NOT_THERE):
+        return str(missing)
+    if any(f"[{condition}" in first for condition in _NO_CATALOG):
+        for name in others:
+            if name[0] in first:
+                shares = (share.name for share in client.rest.list_shares())
+                why = near_name("share", name[0], shares, "the profile")
+                return f"{'.'.join(name)}: {why}" if why else None
+    return None
 
 
 def _find_all(client: Recipient, mentions: Sequence[TableReference]) -> list[Load | NotFoundError | None]:

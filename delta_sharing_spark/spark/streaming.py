@@ -21,7 +21,7 @@ from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct, parse_type
 from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
-from delta_sharing_spark.spark.entrances import entrance
+from delta_sharing_spark.spark.entrances import entrance, table_named
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.
 SOURCE_VERSION = 1
@@ -90,11 +90,12 @@ def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> Non
     if not offset.position.in_the_middle:
         return
     if not then.is_ordered_as(now):
+        format_option = f" and responseFormat={then.format}" if then.mode == "url" else ""
+        way = "load through the gateway" if then.mode == "flight" else f"set accessMode={then.mode}{format_option}"
         raise StreamError(
             f"the stream of {table} stopped in the middle of version {offset.position.version}, read by "
             f"accessMode={then.mode} in the {then.format} format (file ids: {then.hash or 'of that format'}); "
-            f"it goes on only in the same way: set accessMode={then.mode}"
-            f"{f' and responseFormat={then.format}' if then.mode == 'url' else ''} until that version is read"
+            f"it goes on only in the same way: {way} until that version is read"
         )
 
 
@@ -265,8 +266,9 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
     @property
     def _planner(self) -> StreamPlanner:
         if self._opened is None:
-            opener = TableOpener(negotiated_table(parse_options(self._options, is_stream=True)))
-            scan = resolve_opened(opener)
+            with table_named(self._options.get("path", "")):
+                opener = TableOpener(negotiated_table(parse_options(self._options, is_stream=True)))
+                scan = resolve_opened(opener)
             schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
             assert isinstance(schema, Struct)
             self._opened = open_stream(opener, scan, schema, columns_chosen=self._columns_chosen)

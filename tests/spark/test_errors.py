@@ -48,14 +48,21 @@ def _message(spark: Any, action: Callable[[], object]) -> list[str]:
 MISTAKES: dict[str, tuple[Callable[[Any, str], object], str]] = {
     "an option, at load()": (
         lambda read, path: read.option("versionAsOff", "1").load(path).show(),
-        "OptionError: unknown option 'versionasoff'; did you mean 'versionAsOf'?",
+        "OptionError: share.errors.trips: unknown option 'versionasoff'; did you mean 'versionAsOf'?",
     ),
     "an option of another source": (
         lambda read, path: read.option("header", "true").load(path).show(),
-        "OptionError: unknown option 'header'; https://delta-sharing-spark.github.io/delta-sharing-spark/options/ lists the known ones",
+        "OptionError: share.errors.trips: unknown option 'header'; https://delta-sharing-spark.github.io/delta-sharing-spark/options/ lists the known ones",
     ),
     "a table": (lambda read, path: read.load(path + "s").show(), "NotFoundError: "),
-    "a condition": (lambda read, path: read.option("where", "city = ").load(path).show(), "PredicateError: where"),
+    "a condition": (
+        lambda read, path: read.option("where", "city = ").load(path).show(),
+        "PredicateError: share.errors.trips: where",
+    ),
+    "a condition, at planning": (
+        lambda read, path: read.schema("id long").option("where", "city = ").load(path).show(),
+        "PredicateError: share.errors.trips: where",
+    ),
     "a version": (lambda read, path: read.option("versionAsOf", "9").load(path).show(), "VersionError: version 9 of"),
     "a type, at planning": (lambda read, path: read.schema("id string").load(path).show(), "SchemaError: column 'id'"),
     "no path": (lambda read, path: read.load().show(), "CREATE TEMPORARY VIEW"),

@@ -197,7 +197,7 @@ def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, te
         pytest.skip("Spark knows QUALIFY from 4.2 on")
     expected = spark.sql(text.replace("@", "spark_catalog.shop"))
     rows = rows_of(expected)
-    for engine in ("native", "python")[: 1 if QUERIES.index(text) % 4 else 2]:
+    for engine in ("native", "python")[: 1 if QUERIES.index(text) % 8 else 2]:
         found = client.sql(spark, text.replace("@", "market.shop"), engine=engine)
         assert found.columns == expected.columns
         assert rows_of(found) == rows
@@ -501,6 +501,8 @@ def test_what_is_not_there_is_spark_s_error(client: SharingClient, spark: Any) -
         AnalysisException, match=rf"(?s)({spark_s}).*\nthe metadata of market.shop.order.*did you mean 'orders'\?$"
     ):
         client.sql(spark, "SELECT 1 FROM market.shop.order")
+    with pytest.raises(AnalysisException, match=rf"(?s)({spark_s}).*\nmarkt.shop.orders: .*did you mean 'market'\?$"):
+        client.sql(spark, "SELECT 1 FROM market.shop.orders JOIN markt.shop.orders USING (id)")
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         client.sql(spark, "SELECT nothing FROM market.shop.orders")
     with pytest.raises(PredicateError, match="a query"):

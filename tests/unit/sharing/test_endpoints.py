@@ -524,8 +524,10 @@ def test_refusals_carry_the_servers_words(server: ScriptedServer, rest: SharingR
     with pytest.raises(RequestRefusedError) as caught:
         rest.query(NAME, Query(version=3))
     text = str(caught.value)
-    assert message in text
-    assert "the query of sh.sch.t: the sharing server answered 400 INVALID_PARAMETER_VALUE" in text
+    assert (
+        f"the query of sh.sch.t: the sharing server answered 400 INVALID_PARAMETER_VALUE: {message.rstrip('.')}; "
+        in text
+    )
     assert text.splitlines()[-1].endswith("(docs/features.md); ask the provider if both are right")
     assert (caught.value.status, caught.value.error_code) == (400, "INVALID_PARAMETER_VALUE")
 

@@ -89,13 +89,13 @@ def test_what_is_tried_again(server: ScriptedServer, rest: SharingRest, clock: C
 def test_what_is_not(
     server: ScriptedServer, rest: SharingRest, clock: Clock, status: int, kind: type[ServerError]
 ) -> None:
-    server.on("", refusal(status, "THE_CODE", "the words"))
+    server.on("", refusal(status, "THE_CODE", "the words."))
     with pytest.raises(ServerError) as caught:
         rest.query(NAME, Query(starting_version=0))
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.error_code) == (status, "THE_CODE")
     assert "sh.sch.t" in str(caught.value)
-    assert "THE_CODE: the words" in str(caught.value)
+    assert "THE_CODE: the words; " in str(caught.value)
     assert clock.slept == []
     assert len(server.asked) == 1
 

@@ -176,11 +176,20 @@ def test_retry_after_is_waited_for(server: Server, session: requests.Session, cl
     assert (7 <= first <= 7.7, 3 <= second <= 3.3) == (True, True)
 
 
-@pytest.mark.parametrize("fault", [status(503), reset_at_once, short])
-def test_retries_end(server: Server, session: requests.Session, clock: Clock, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (status(503), "HTTP 503"),
+        (reset_at_once, "127.0.0.1 closed the connection"),
+        (short, "127.0.0.1 ended its answer early"),
+        (garbage, "127.0.0.1 did not answer in HTTP"),
+    ],
+    ids=["status", "reset_at_once", "short", "garbage"],
+)
+def test_retries_end(server: Server, session: requests.Session, clock: Clock, fault: Fault, why: str) -> None:
     server.always = fault
     one = source(server, session, clock, retry_seconds=20.0)
-    with pytest.raises(NetworkError, match=r"part-1.*tried for 20 s") as caught:
+    with pytest.raises(NetworkError, match=rf"part-1.*\({why}\), tried for 20 s") as caught:
         one.read(0, 1)
     assert clock.now <= 20
     assert 4 < len(clock.waits) < 50

@@ -306,6 +306,8 @@ def test_splits_of_another_size_stop_a_stream_through_a_gateway(
     Run(checkpoint, options).step()
     with pytest.raises(StreamError, match=r"by .*maxSplitBytes=2048, the stream's by .*maxSplitBytes=1024; restart"):
         Run(checkpoint, {**options, "maxSplitBytes": "2k"}).step()
+    with pytest.raises(StreamError, match="in the same way: load through the gateway until that version is read"):
+        Run(checkpoint, {**share(table), "accessMode": "url"}).step()
     Run(checkpoint, options).drain()
     assert checkpoint.ids == list(range(10))
 

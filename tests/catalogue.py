@@ -57,6 +57,8 @@ HEAD = """# The tests
 - What a user of Spark sees is in `spark/`. It runs on a classic session. It is marked `connect` where the session's side differs over
   Connect: what the client does, how an error is shown, who knows a setting; `connect_only` where it is nothing on a classic one.
 - A test waits by the clock that is handed in (`NetworkSettings(sleep=, clock=)`), or until something has happened; never for a time.
+- Hypothesis draws examples of many choices by `support/drawing.py`, each whole; a session of a test's own takes
+  `support.INTERPRETED` and `PRELOADED_WORKERS`, unless its own start is what is tested.
 - `nox -s tests` runs the suites all at once, be it on two cores, and tries nothing twice: a test that fails on a busy machine is wrong.
 """
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from delta_sharing_spark.testing.interpreter import worker_python
-from support import PRELOADED_WORKERS
+from support import INTERPRETED, PRELOADED_WORKERS
 
 _SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 #: Directories of suites whose every test is marked by the directory's name; elsewhere who asks for Spark is.
@@ -119,19 +119,15 @@ def spark_mode(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def spark(spark_mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    import pyspark
     from pyspark.sql import SparkSession
 
     if spark_mode == "connect":  # PySpark's own way to a port of this server's own: without it all take 15002
         os.environ["SPARK_TESTING"] = "1"
     builder: Any = SparkSession.builder
     builder = builder.remote("local[2]") if spark_mode == "connect" else builder.master("local[2]")
-    if pyspark.__version__ >= "4.3":  # of those before, nobody has seen that they interpret all that is asked here
-        # Each query here is another one, over few rows: to compile its code costs more than to interpret its plan.
-        builder = builder.config("spark.sql.codegen.wholeStage", "false")
-        builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     builder = (
         builder.appName("delta-sharing-spark tests")
+        .config(map=INTERPRETED)
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.dataset import dataset
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
@@ -70,6 +71,11 @@ def golden_tables() -> dict[str, Path]:
 
 TABLES = golden_tables()
 ANSWERED = [name for name in TABLES if (GOLDEN / name / "expected").is_dir()]
+#: Of the tables whose answers have columns of the same types, the last: what Spark makes of the Python source's rows hangs on
+#: their types. ``unit/scan/test_golden_rows.py`` has the rows of all, and ``test_every_table_natively.py`` what Spark makes of them.
+OF_EACH_TYPE = {
+    frozenset(map(str, dataset(GOLDEN / name / "expected").schema.types)): name for name in ANSWERED
+}.values()
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +115,7 @@ def test_every_golden_table_is_accounted_for() -> None:
     assert TABLES.keys() == {*ANSWERED, *BROKEN, *COUNTED}
 
 
-@pytest.mark.parametrize(("name", "mode"), list(zip(ANSWERED, itertools.cycle(reversed(MODES)), strict=False)))
+@pytest.mark.parametrize(("name", "mode"), list(zip(OF_EACH_TYPE, itertools.cycle(reversed(MODES)), strict=False)))
 def test_rows_and_types_are_those_of_spark(spark: Any, profile: str, name: str, mode: str) -> None:
     ours, answer = load(spark, profile, name, mode), spark.read.parquet(str(GOLDEN / name / "expected"))
     assert types(ours) == types(answer)

@@ -53,8 +53,7 @@ def texts(rows: list[Any]) -> list[str]:
     return sorted(repr([row[name] for name in sorted(row)]) for row in rows)
 
 
-@pytest.mark.connect
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [MODES[0], pytest.param(MODES[1], marks=pytest.mark.connect)])
 def test_a_feed_is_a_frame(share: Any, load: Any, table: DeltaTableBuilder, mode: str) -> None:
     address = share(table, access_modes=MODES)
     feed = load(address, accessMode=mode, readChangeFeed="true", startingVersion="0")

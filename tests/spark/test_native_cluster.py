@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.spark import gateway_starts
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import INTERPRETED
 
 _SESSION = """
-import logging, os, signal, sys, threading, time
+import json, logging, os, signal, sys, threading, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 from delta_sharing_spark import SharingClient
@@ -27,10 +29,10 @@ from delta_sharing_spark.spark import gateway_starts, native
 
 gateway_starts.PATIENCE = 200.0  # a busy machine starts two JVMs and their Python workers
 logging.basicConfig(level=logging.INFO)
-profile, token = sys.argv[1:]
+profile, token, settings = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config(map=json.loads(settings)).config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.sql.shuffle.partitions", "2").config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
     .getOrCreate()
 )
@@ -97,7 +99,7 @@ def test_local_cluster(tmp_path: Path) -> None:
         environment = {k: v for k, v in os.environ.items() if k == "SPARK_SUBMIT_OPTS" or not k.startswith("SPARK_")}
         environment |= {"PYSPARK_PYTHON": sys.executable, "DELTA_SHARING_OF_THIS_TEST": profile}
         ran = subprocess.run(
-            [sys.executable, "-c", _SESSION, profile, token],
+            [sys.executable, "-c", _SESSION, profile, token, json.dumps(INTERPRETED)],
             env=environment, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
     assert "all is well" in ran.stdout, ran.stdout + ran.stderr[-4000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import INTERPRETED
 
 # Python runs it at every start: the server's workers see neither the checkout nor an installed copy of it.
 _WITHOUT = """
@@ -62,6 +64,7 @@ def bare_connect_server(tmp_path: Path) -> Iterator[str]:
         str(home / "bin" / "spark-submit"),
         *("--master", "local[1]", "--conf", f"spark.connect.grpc.binding.port={port}"),
         *("--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", "spark.ui.enabled=false"),
+        *itertools.chain.from_iterable(("--conf", f"{name}={value}") for name, value in INTERPRETED.items()),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
     ]
     log = (tmp_path / "server.log").open("wb")

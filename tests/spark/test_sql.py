@@ -197,7 +197,7 @@ def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, te
         pytest.skip("Spark knows QUALIFY from 4.2 on")
     expected = spark.sql(text.replace("@", "spark_catalog.shop"))
     rows = rows_of(expected)
-    for engine in ("native", "python")[: 1 if QUERIES.index(text) % 4 else 2]:
+    for engine in ("native", "python")[: 1 if QUERIES.index(text) % 8 else 2]:
         found = client.sql(spark, text.replace("@", "market.shop"), engine=engine)
         assert found.columns == expected.columns
         assert rows_of(found) == rows

@@ -20,6 +20,7 @@ from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.spark.streaming import ADMISSION_CONTROL
 from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import INTERPRETED, PRELOADED_WORKERS
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 
@@ -140,11 +141,11 @@ def test_a_running_stream_stops_at_an_added_column(tmp_path: Path, share: Any, s
         query.stop()
 
 
-_DRIVER = """
+_DRIVER = f"""
 import sys
 from pyspark.sql import SparkSession
 address, out = sys.argv[1:]
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(map={INTERPRETED}).getOrCreate()
 query = (spark.readStream.format("deltaSharing").option("pollInterval", "100ms").option("maxFilesPerTrigger", "2")
     .load(address).writeStream.format("parquet").option("path", out)
     .option("checkpointLocation", out + "-checkpoint").trigger(processingTime="0 seconds").start())
@@ -162,7 +163,12 @@ def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
     table = DeltaTableBuilder(tmp_path / "killed", SCHEMA)
     address = share(table)
     python = worker_python(sys.executable)
-    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "PYTHONPATH": PRELOADED_WORKERS,
+    }
     command = [sys.executable, "-c", _DRIVER, address, str(tmp_path / "stream")]
     offsets, commits = tmp_path / "stream-checkpoint" / "offsets", tmp_path / "stream-checkpoint" / "commits"
     for _ in range(rounds):

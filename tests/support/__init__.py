@@ -1,6 +1,15 @@
 """What several suites share: import it as ``support.…``; tests/ is on the path of every test."""
 
+from importlib.metadata import distributions
 from pathlib import Path
 
 #: A directory for the path of a session's JVM, where Python workers then start at once.
 PRELOADED_WORKERS = str(Path(__file__).parent / "workers")
+#: Settings of sessions whose queries are each another one, over few rows: to compile their code costs more than to interpret
+#: their plans. Of Spark before 4.3, nobody has seen that it interprets all that is asked here; 4.3 does not list a
+#: catalogue so (``spark.catalog.listTables`` fails with EXPRESSION_DECODING_FAILED).
+INTERPRETED = (
+    {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    if any(found.version >= "4.3" for found in distributions(name="pyspark"))
+    else {}
+)

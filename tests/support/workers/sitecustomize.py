@@ -1,7 +1,7 @@
 """Lets PySpark's daemons import what Python workers do before they fork them: each load of the Python source starts two or three.
 
 Python runs it at its start where this directory is on its path, as it is for the JVMs of most tests' sessions. Those of the
-local cluster, the killed driver of a stream and the bare Connect server have workers that import all of it themselves.
+local cluster and the bare Connect server have workers that import all of it themselves.
 """
 
 import gc

@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, rows, struct_of, table, texts, ways
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.client import SharingClient
@@ -27,6 +27,7 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.drawing import drawn, one_of
 
 CHANGE_COLUMNS = ["_change_type", "_commit_version", "_commit_timestamp"]
 
@@ -342,26 +343,30 @@ STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
     "overwrite": lambda t, _, step: t.overwrite([{"id": step, "part": "b"}]),
     "checkpoint": lambda t, _, __: t.checkpoint(),
 }
-STEP = st.tuples(st.sampled_from(sorted(STEPS)), st.lists(st.integers(0, 40), max_size=6).map(tuple))
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+def some_steps(random: Random) -> list[tuple[str, tuple[int, ...]]]:
+    """Up to seven, each with the ids that it is about."""
+    names = random.choices(sorted(STEPS), k=random.randint(1, 7))
+    return [(name, tuple(random.choices(range(41), k=random.randint(0, 6)))) for name in names]
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(
-    steps=st.lists(STEP, min_size=1, max_size=7),
-    partitioned=st.booleans(),
-    mapped=st.booleans(),
-    span=st.tuples(st.integers(0, 8), st.integers(0, 8)),
-    least=st.none() | st.integers(0, 40),
+    drawn(
+        some_steps,
+        one_of(False, True),
+        one_of(False, True),
+        lambda random: random.choices(range(9), k=2),
+        lambda random: random.choice([None, random.randint(0, 40)]),
+    )
 )
 def test_drawn_histories(
     server: SharingServer,
     tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple[str, tuple[int, ...]]],
-    partitioned: bool,
-    mapped: bool,
-    span: tuple[int, int],
-    least: int | None,
+    case: tuple[list[tuple[str, tuple[int, ...]]], bool, bool, list[int], int | None],
 ) -> None:
+    steps, partitioned, mapped, span, least = case
     properties = VECTORS | (NAME if mapped else {})
     built = table(tmp_path_factory.mktemp("drawn"), properties, partition_by=["part"] if partitioned else [])
     for number, (step, chosen) in enumerate(steps):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table
 from delta_sharing_spark.client import SharingClient
@@ -23,6 +23,7 @@ from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import bad_request
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.drawing import drawn, one_of
 
 BOTH = ("url", "dir")
 
@@ -111,29 +112,27 @@ def test_ranges(
         assert (texts(feed_rows), struct_of(feed_rows.schema)) == (expected_texts, struct_of(expected.schema)), way
 
 
-SECONDS = st.integers(-8, 28).map(lambda quarters: moment(quarters / 4))
-STARTS = st.fixed_dictionaries({"startingVersion": st.integers(0, 6)}) | st.fixed_dictionaries(
-    {"startingTimestamp": SECONDS}
-)
-ENDS = (
-    st.just({})
-    | st.fixed_dictionaries({"endingVersion": st.integers(0, 6)})
-    | st.fixed_dictionaries({"endingTimestamp": SECONDS})
-)
+def versions_asked_for(random: Random) -> dict[str, Any]:
+    """Options of a feed, or of a version or moment of the past."""
+
+    def at(prefix: str) -> dict[str, Any]:
+        by_version, by_moment = {f"{prefix}Version": random.randint(0, 6)}, moment(random.randint(-8, 28) / 4)
+        return random.choice([by_version, {f"{prefix}Timestamp": by_moment}])
+
+    as_of = random.choice(
+        [{"versionAsOf": random.randint(0, 6)}, {"timestampAsOf": moment(random.randint(-8, 28) / 4)}]
+    )
+    between = feed(**at("starting"), **random.choice([{}, at("ending"), at("ending")]))
+    return random.choice([between, as_of])
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    name=st.sampled_from(["t", "mapped", "cleaned", "stamped"]),
-    options=st.tuples(STARTS, ENDS).map(lambda between: feed(**between[0], **between[1]))
-    | SECONDS.map(lambda moment: {"timestampAsOf": moment})
-    | st.integers(0, 6).map(lambda version: {"versionAsOf": version}),
-    strict=st.booleans(),
-    old=st.booleans(),
-)
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(drawn(one_of("t", "mapped", "cleaned", "stamped"), versions_asked_for, one_of(False, True), one_of(False, True)))
 def test_both_modes_read_the_same_or_refuse_alike(
-    server: SharingServer, name: str, options: dict[str, Any], strict: bool, old: bool
+    server: SharingServer, case: tuple[str, dict[str, Any], bool, bool]
 ) -> None:
+    name, options, strict, old = case
+
     def outcome(way: str) -> Any:
         try:
             feed_rows = scan(server, name, way, options).to_arrow()

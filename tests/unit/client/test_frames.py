@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import decimal
+import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from delta_sharing_spark.frames.pandas_frames import DecimalObjects, to_pandas
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
+from support.drawing import drawn, one_of
 
 duckdb = pytest.importorskip("duckdb")
 pandas = pytest.importorskip("pandas")
@@ -257,9 +260,9 @@ def test_keywords_of_the_reference_client(server: SharingServer, tmp_path: objec
         )
     )
 )
-def test_decimals_are_arrows_to_the_last_zero(drawn: tuple[int, int, list[int | None]]) -> None:
+def test_decimals_are_arrows_to_the_last_zero(case: tuple[int, int, list[int | None]]) -> None:
     """Sign, digits and exponent are compared, for 1.5 equals 1.50; a user's context that rounds and refuses changes none."""
-    precision, scale, numbers = drawn
+    precision, scale, numbers = case
     with decimal.localcontext(decimal.Context(prec=100)):
         values = [None if n is None else decimal.Decimal(n).scaleb(-scale) for n in numbers]
     column = pa.array(values, pa.decimal128(precision, scale))
@@ -295,41 +298,54 @@ def test_decimals_of_long_batches_are_arrows(digits: int, batches: list[tuple[in
         assert {type(value) for value in made} <= {decimal.Decimal, type(None)}
 
 
-_COLUMNS = [
-    (pa.int8(), st.integers(-128, 127)),
-    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
-    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    (pa.float32(), st.floats(width=32)),
-    (pa.float64(), st.floats()),
-    (pa.bool_(), st.booleans()),
-    (pa.timestamp("us"), st.integers(-(2**61), 2**61)),
-    (pa.timestamp("us", "UTC"), st.integers(-(2**61), 2**61)),
-    (pa.string(), st.text(max_size=5)),
-    (pa.binary(), st.binary(max_size=5)),
-    (pa.date32(), st.integers(-700_000, 2_900_000)),
-    (pa.null(), st.none()),
+def any_integer(bits: int) -> Callable[[Random], int]:
+    ends = (-(2 ** (bits - 1)), -1, 0, 2 ** (bits - 1) - 1)
+    return lambda random: random.choice([*ends, random.getrandbits(bits) - 2 ** (bits - 1)])
+
+
+def any_float(width: int) -> Callable[[Random], float]:
+    kind = {32: "f", 64: "d"}[width]
+    some = (0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf"))
+    return lambda random: random.choice([*some, *struct.unpack(kind, random.randbytes(width // 8))])
+
+
+_COLUMNS: list[tuple[pa.DataType, Callable[[Random], Any]]] = [
+    (pa.int8(), any_integer(8)),
+    (pa.int32(), any_integer(32)),
+    (pa.int64(), any_integer(64)),
+    (pa.float32(), any_float(32)),
+    (pa.float64(), any_float(64)),
+    (pa.bool_(), one_of(False, True)),
+    (pa.timestamp("us"), any_integer(62)),
+    (pa.timestamp("us", "UTC"), any_integer(62)),
+    (pa.string(), one_of("", "a", "Zürich", "東京", "\0", "a longer one")),
+    (pa.binary(), lambda random: random.randbytes(random.randint(0, 5))),
+    (pa.date32(), lambda random: random.randint(-700_000, 2_900_000)),
+    (pa.null(), lambda _: None),
 ]
+_SCHEMA = pa.schema([(f"c{i}", kind) for i, (kind, _) in enumerate(_COLUMNS)])
 
 
-@given(st.data(), st.lists(st.integers(0, 3), max_size=4), st.sampled_from([None, 0, 1, 5, 12, 10**15, 10**30]))
-def test_batches_give_the_frame_of_the_whole_table(data: st.DataObject, sizes: list[int], promised: int | None) -> None:
-    """Nulls come in any batch or none, and change the types of integers and booleans; so does a table without rows.
+def some_batches(random: Random) -> list[pa.RecordBatch]:
+    """Up to four of up to three rows; nulls come in any column of a batch or in none."""
+
+    def column(size: int, kind: pa.DataType, value: Callable[[Random], Any]) -> pa.Array:
+        nulls = random.choice([0, 0.5, 1])
+        return pa.array([None if random.random() < nulls else value(random) for _ in range(size)], kind)
+
+    sizes = [random.randint(0, 3) for _ in range(random.randint(0, 4))]
+    return [pa.record_batch([column(size, *of) for of in _COLUMNS], schema=_SCHEMA) for size in sizes]
+
+
+@given(drawn(some_batches, one_of(None, 0, 1, 5, 12, 10**15, 10**30)))
+def test_batches_give_the_frame_of_the_whole_table(case: tuple[list[pa.RecordBatch], int | None]) -> None:
+    """Nulls change the types of integers and booleans; so does a table without rows.
 
     The number of rows that the metadata promises may be wrong, and more than any memory holds.
     """
-    schema = pa.schema([(f"c{i}", kind) for i, (kind, _) in enumerate(_COLUMNS)])
-    batches = [
-        pa.record_batch(
-            [
-                pa.array(data.draw(st.lists(st.none() | values, min_size=size, max_size=size)), kind)
-                for kind, values in _COLUMNS
-            ],
-            schema=schema,
-        )
-        for size in sizes
-    ]
-    table = pa.Table.from_batches(batches, schema)
-    frame = to_pandas(pa.RecordBatchReader.from_batches(schema, batches), promised)
+    batches, promised = case
+    table = pa.Table.from_batches(batches, _SCHEMA)
+    frame = to_pandas(pa.RecordBatchReader.from_batches(_SCHEMA, batches), promised)
     pandas.testing.assert_frame_equal(frame, table.to_pandas())
     frame["c2"] = 7  # the memory is the frame's own
     frame.loc[frame.index[:1], "c4"] = 0.5

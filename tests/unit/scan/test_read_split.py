@@ -159,11 +159,12 @@ def test_windows_give_the_same_rows_as_buffers(codec: str, pages: str) -> None:
     assert len(windowed.reads["f"]) > len(buffered.reads["f"])
 
 
-@settings(max_examples=200)
-@given(st.data())
-def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
+@settings(max_examples=100)
+@given(drawn(lambda random: random))
+def test_any_read_of_fetched_ranges_gives_the_file(case: tuple[random.Random]) -> None:
+    (draw,) = case
     raw = bytes(range(256)) * 4
-    points = sorted(data.draw(st.lists(st.integers(0, len(raw)), min_size=2, max_size=8)))
+    points = sorted(draw.choices(range(len(raw) + 1), k=draw.randint(2, 8)))
     chunks = [Range(a, b) for a, b in zip(points[::2], points[1::2], strict=False) if b > a]
     if not chunks:
         return
@@ -172,14 +173,15 @@ def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
     with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_ahead, "_LEAST_WINDOW", 1)
         source = Bytes("f", raw)
-        window = data.draw(st.integers(1, 300))
+        window = draw.randint(1, 300)
         pace = Pace()
         pace.request_bytes = window
         ranges = BufferedRanges(source, pool, pace)
-        if data.draw(st.booleans()):
+        if draw.random() < 0.5:
             ranges = SlidingRanges(source, pool, pace, chunks, window)
         else:
-            added = data.draw(st.permutations(chunks + data.draw(st.lists(st.sampled_from(chunks)))))
+            added = [*chunks, *draw.choices(chunks, k=draw.randint(0, 4))]
+            draw.shuffle(added)
             for some in (added[:2], added[2:]):
                 ranges.add(some)
                 assert not ranges.missing(some)
@@ -187,9 +189,9 @@ def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
             assert len(fetched) == len(set(fetched)), "each byte is fetched once"
             assert ranges.held_bytes == sum(part.length for part in coalesce(chunks, 0))
         file = RangeFile(ranges, len(raw))
-        for _ in range(data.draw(st.integers(1, 8))):
-            start = data.draw(st.integers(0, len(raw)))
-            length = data.draw(st.integers(0, 400))
+        for _ in range(draw.randint(1, 8)):
+            start = draw.randint(0, len(raw))
+            length = draw.randint(0, 400)
             file.seek(start)
             assert bytes(file.read(length)) == raw[start : start + length]
         ranges.close()
@@ -235,19 +237,18 @@ def test_memory_held_ahead_is_bounded_whatever_the_number_of_files() -> None:
 # --- deletion vectors, limits --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> None:
-    rows = data.draw(st.integers(1, 300))
-    positions = st.lists(st.integers(0, rows - 1), unique=True, max_size=rows)
-    deleted, excluded = sorted(data.draw(positions)), sorted(data.draw(positions))
-    invert = data.draw(st.booleans())
-    with_deleted, with_excluded = data.draw(st.booleans()), data.draw(st.booleans())
+@settings(max_examples=40)
+@given(drawn(lambda random: random))
+def test_deletion_vectors_under_splits_and_projection(case: tuple[random.Random]) -> None:
+    (draw,) = case
+    rows = draw.randint(1, 300)
+    deleted, excluded = (sorted(draw.sample(range(rows), draw.choice([0, draw.randint(0, rows)]))) for _ in range(2))
+    invert, with_deleted, with_excluded = draw.choices([False, True], k=3)
     vectors, named = {}, {}
     for name, is_needed, marked in (("d", with_deleted, deleted), ("e", with_excluded, excluded)):
         if is_needed:
             named[name], vectors[name] = vector_of(name, marked)
-    raw = parquet(numbers(rows), row_group_size=data.draw(st.integers(1, 80)))
+    raw = parquet(numbers(rows), row_group_size=draw.randint(1, 80))
     task = FileTask(
         "f",
         "f",
@@ -263,8 +264,8 @@ def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> No
         if (not with_deleted or (r in deleted) == invert) and not (with_excluded and r in excluded)
     ]
     access = LocalAccess({"f": raw}, vectors)
-    bins = pack([task], data.draw(st.integers(len(raw) // 8 + 1, len(raw) + 1)))
-    limit = data.draw(st.none() | st.integers(0, rows))
+    bins = pack([task], draw.randint(len(raw) // 8 + 1, len(raw) + 1))
+    limit = draw.choice([None, draw.randint(0, rows)])
     got = [i for b in bins for i in ids(read(spec_of(NARROW, is_projected=True), access, slices=b))]
     assert got == expected
     partition = Struct((Field("p", STRING),))

@@ -23,7 +23,7 @@ from delta_sharing_spark.native.layout import (
     shown_elements,
     write_footer,
 )
-from delta_sharing_spark.native.schema_match import INT96, Element
+from delta_sharing_spark.native.schema_match import INT96, OPTIONAL, Element
 from delta_sharing_spark.scan.thrift import I32
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.storage.ranges import Range
@@ -168,6 +168,11 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
             if signatures.setdefault(element.name, signature) != signature:
                 raise DifferentLayoutsError(f"they store column {element.name!r} in different ways")
             columns.setdefault(element.name, element)
+    for member in {id(member.columns): member for member in members}.values():
+        lacking = columns.keys() - {element.name for element in member.columns.root.children} - member.constants.keys()
+        for name in lacking:
+            if columns[name].value(3) != OPTIONAL:  # its pages have no place for a NULL
+                raise DifferentLayoutsError(f"some lack column {name!r}, which cannot be NULL in the others")
     for name in (name for member in members for name in member.constants):
         if name not in columns:
             columns[name] = Leaf.of_texts(name).element

@@ -159,6 +159,28 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
 
+@pytest.mark.parametrize(
+    "added",
+    [pa.field("n", pa.int64(), False), pa.field("n", pa.struct({"a": pa.int64()}), False)],
+    ids=["leaf", "struct"],
+)
+def test_a_column_that_is_required_in_some_files_is_null_in_those_that_lack_it(tmp_path: Path, added: pa.Field) -> None:
+    """As Photon writes columns without a NULL, and files from before the column was added lack them."""
+    schema = pa.schema({"id": pa.int64()})
+    built = DeltaTableBuilder(tmp_path / "t", schema).append([{"id": 1}])
+    built.add_column(schema_from_arrow(pa.schema([added.with_nullable(True)])).fields[0])
+    built.append([{"id": 2, "n": {"a": None} if added.type.num_fields else 5}])
+    (log,) = (built.path / "_delta_log").glob(f"{built.version:020}.json")
+    (file,) = (path for path in built.path.glob("*.parquet") if path.name in log.read_text())
+    pq.write_table(pq.read_table(file).cast(schema.append(added)), file)
+    log.write_text(re.sub(r'"size":\d+', f'"size":{file.stat().st_size}', log.read_text()))
+    with SharingServer({"s.d.t": built.path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (_, plan, address):
+            assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
+            assert reasons(plan) == ["some lack column 'n', which cannot be NULL in the others"]
+
+
 @pytest.mark.parametrize(("latency", "most"), [(0.0002, 1), (0.001, 2), (0.0051, 10), (0.2, 60)])
 def test_small_files_are_opened_by_as_many_threads_as_latency_is_worth(latency: float, most: int) -> None:
     """And no further one is begun once one has failed."""

@@ -169,7 +169,10 @@ class FlightPlanner:
 def _stream(
     table: OpenTable, scan: ResolvedScan, versions: StreamRange
 ) -> tuple[list[tuple[Split, Mapping[str, int]]], Mapping[str, Any]]:
-    """The splits of a stream's versions, none of which spans two, and the metadata of each version."""
+    """The splits of a stream's versions, none of which spans two, and the metadata of each version.
+
+    They are cut before files are left out, some to nothing: a stream counts them, and its condition may be another one at the next call.
+    """
     if versions.snapshot:
         listing = table.all_files(scan, versions.first)
     else:
@@ -180,11 +183,12 @@ def _stream(
     for files in listing.versions:
         described = {} if files.shape is None else _described(files.shape)
         told.append({"version": files.version, "removes": files.removes, **described})
-        remaining = FileList(pruner.remaining(files.tasks))
-        for split in splits_of(remaining, listing.access, scan, spec, len(splits)):
-            splits.append((split, {"version": files.version}))
+        for split in splits_of(FileList(files.tasks), listing.access, scan, spec, len(splits)):
+            slices = tuple(replace(piece, task=t) for piece in split.slices for t in pruner.remaining([piece.task]))
+            splits.append((replace(split, slices=slices), {"version": files.version}))
     identity = listing.identity
-    order = "/".join((identity.mode, identity.hash or identity.format, str(scan.options.max_split_bytes)))
+    ids = identity.hash or f"the {identity.format} format"
+    order = f"{ids}, accessMode={identity.mode} and maxSplitBytes={scan.options.max_split_bytes}"
     return splits, {"versions": told, "order": order}
 
 

@@ -112,7 +112,7 @@ def load_profile(source: str | Path | Mapping[str, Any], identity: Identity | No
     text = str(source).strip()
     if text.startswith("{"):
         return _from_json(text, "the profile", identity)
-    return _from_json(_read(text, "the profile", "check the path before '#'"), f"the profile {text}", identity)
+    return _from_json(_read(text, "the profile", "check its path"), f"the profile {text}", identity)
 
 
 def profile_from_environment(identity: Identity | None = None) -> Profile | None:
@@ -323,7 +323,7 @@ def _download(url: str) -> bytes:
     if not is_private(url):
         raise ValueError("it is not https, and a profile holds a secret")
     settings = NetworkSettings(read_timeout=60.0, retry_seconds=60.0)
-    purpose = RequestPurpose("the profile", "web server", refused="check the path before '#'")
+    purpose = RequestPurpose("the profile", "web server", refused="check its path")
 
     def ask() -> bytes:
         response = send(settings, "GET", url, purpose)

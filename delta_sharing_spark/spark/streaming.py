@@ -90,11 +90,12 @@ def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> Non
     if not offset.position.in_the_middle:
         return
     if not then.is_ordered_as(now):
+        format_option = f" and responseFormat={then.format}" if then.mode == "url" else ""
+        way = "load through the gateway" if then.mode == "flight" else f"set accessMode={then.mode}{format_option}"
         raise StreamError(
             f"the stream of {table} stopped in the middle of version {offset.position.version}, read by "
             f"accessMode={then.mode} in the {then.format} format (file ids: {then.hash or 'of that format'}); "
-            f"it goes on only in the same way: set accessMode={then.mode}"
-            f"{f' and responseFormat={then.format}' if then.mode == 'url' else ''} until that version is read"
+            f"it goes on only in the same way: {way} until that version is read"
         )
 
 

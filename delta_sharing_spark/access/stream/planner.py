@@ -313,8 +313,8 @@ class StreamPlanner:
         if self._is_ordered and position.in_the_middle and not now.is_ordered_as(before):
             raise StreamError(
                 f"the server now orders the files of {self._table} otherwise: file ids by {_order_name(now)}, the stream's "
-                f"by {_order_name(before)}; restart the stream, and if it does not go on, start it anew with another "
-                f"checkpoint"
+                f"by {_order_name(before)}; restart the stream with the options that it had, and if it does not go on, start it anew "
+                f"with another checkpoint"
             )
         self._is_ordered, self.identity = True, now
         return versions

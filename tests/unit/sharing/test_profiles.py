@@ -173,7 +173,7 @@ def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("/nowhere/p.share", "does not exist"),
+        ("/nowhere/p.share", "does not exist; check its path$"),
         ("memory://nowhere.share", "does not exist"),
         ("{not json", r"not valid JSON \(line 1, column 2: Expecting property name"),
         (

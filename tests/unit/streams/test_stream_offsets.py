@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ import pyarrow.compute as pc
 import pytest
 from spark_loop import Checkpoint, Rows, Run
 
+from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.contract import StreamIdentity
 from delta_sharing_spark.access.stream.planner import Position
 from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.flight.gateway import FlightGateway
+from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.spark.streaming import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -268,6 +271,45 @@ def test_a_version_that_was_begun_without_its_changes_is_not_gone_on_with_as_cha
     table.append(numbered([18]))
     Run(checkpoint, {**options, "readChangeFeed": "true"}).drain()
     assert checkpoint.ids == list(range(10, 19))
+
+
+@pytest.fixture
+def through(tmp_path: Path, server: SharingServer) -> Iterator[dict[str, str]]:
+    """Options that load ``s.d.t`` through a gateway, whose splits are small."""
+    (tmp_path / "token").write_text("token")
+    with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=("token",))) as gateway:
+        token = str(tmp_path / "token")
+        yield {"path": "s.d.t", "gateway": gateway.uri, "gatewayTokenFile": token, "maxSplitBytes": "1k"}
+
+
+@pytest.mark.parametrize("mode", ["url", "dir", "flight"])
+def test_rows_that_pass_the_condition_before_and_after_come_once(
+    tmp_path: Path, share: Share, through: dict[str, str], mode: str
+) -> None:
+    """A condition may be another after a restart, and one of relative moments is."""
+    options = share(DeltaTableBuilder(tmp_path / "t", SCHEMA).append(numbered(range(12)), files=12))
+    options |= {"maxFilesPerTrigger": "1", **(through if mode == "flight" else {"accessMode": mode})}
+    checkpoint = Checkpoint()
+    for condition in ("id IN (1, 4, 7, 10)", "id IN (1, 4, 7, 10) OR id > 5", "id IN (1, 4, 7, 10) OR id < 5"):
+        Run(checkpoint, {**options, "where": condition}).step()
+        assert checkpoint.last["index"] > 0
+    Run(checkpoint, options).drain()
+    assert len(checkpoint.ids) == len(set(checkpoint.ids))
+    assert {1, 4, 7, 10} <= set(checkpoint.ids)
+
+
+def test_splits_of_another_size_stop_a_stream_through_a_gateway(
+    share: Share, table: DeltaTableBuilder, through: dict[str, str]
+) -> None:
+    options = {**share(table), **through, "maxFilesPerTrigger": "1"}
+    checkpoint = Checkpoint()
+    Run(checkpoint, options).step()
+    with pytest.raises(StreamError, match=r"by .*maxSplitBytes=2048, the stream's by .*maxSplitBytes=1024; restart"):
+        Run(checkpoint, {**options, "maxSplitBytes": "2k"}).step()
+    with pytest.raises(StreamError, match="in the same way: load through the gateway until that version is read"):
+        Run(checkpoint, {**share(table), "accessMode": "url"}).step()
+    Run(checkpoint, options).drain()
+    assert checkpoint.ids == list(range(10))
 
 
 def test_a_table_that_was_replaced_stops_the_stream(

@@ -17,6 +17,9 @@ import pytest
 from hypothesis import given, note, settings
 from spark_loop import Checkpoint, Killed, Rows, Run, ordered
 
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.flight.gateway import FlightGateway
+from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
@@ -67,7 +70,11 @@ _IDS = itertools.count()
 @pytest.fixture(scope="module")
 def shared() -> Any:
     with SharingServer() as running, tempfile.TemporaryDirectory() as directory:
-        yield running, Path(directory), running.write_profile(Path(directory) / "config.share")
+        profile, token = running.write_profile(Path(directory) / "config.share"), Path(directory) / "token"
+        token.write_text("token")
+        with FlightGateway(SharingClient(profile), GatewaySettings(tokens=("token",))) as gateway:
+            through = {"gateway": gateway.uri, "gatewayTokenFile": str(token), "maxSplitBytes": "1k"}
+            yield running, Path(directory), profile, through
         assert not running.failures
 
 
@@ -98,8 +105,9 @@ def ids(chosen: Callable[[int], bool]) -> Callable[[pa.Table], pa.Array]:
 def some_options(random: Random) -> dict[str, str]:
     """Of a stream of a snapshot or of changes, but where the table is."""
     feed = random.choice(["true", "false"])
-    ways = [{"accessMode": "dir"}, {"accessMode": "url"}, {"accessMode": "url", "responseFormat": "parquet"}]
-    options = {"pollInterval": "0.001ms", "readChangeFeed": feed, **random.choice(ways[:2] if feed == "true" else ways)}
+    ways = [{"accessMode": "dir"}, {"accessMode": "url"}, {}]  # none: through the gateway
+    ways += [{"accessMode": "url", "responseFormat": "parquet"}] if feed == "false" else []
+    options = {"pollInterval": "0.001ms", "readChangeFeed": feed, **random.choice(ways)}
     options |= random.choice([{}, {"startingVersion": "0"}, {"startingVersion": "latest"}])
     files = random.choice([None, 1, 2, 3])
     limits = [{}, {"maxBytesPerTrigger": "1500b"}] if files is None else [{"maxFilesPerTrigger": str(files)}]
@@ -109,13 +117,14 @@ def some_options(random: Random) -> dict[str, str]:
 @settings(max_examples=15)
 @given(drawn(some_options, one_of((), ("s",)), one_of(None, 1, 2), *[one_of(False, True)] * 2, lambda random: random))
 def test_exactly_once_whatever_happens(shared: Any, case: tuple[Any, ...]) -> None:
-    server, directory, profile = shared
+    server, directory, profile, through = shared
     options, partitions, page_size, hashed, admission, random = case
     feed = options["readChangeFeed"] == "true"
     properties = {**FEED, "delta.enableDeletionVectors": "true"} if feed else {}
     table = DeltaTableBuilder(directory / f"t{next(_IDS)}", SCHEMA, partitions, properties)
     server.add_table(f"s.d.{table.path.name}", table.path, access_modes=("url", "dir"))
-    options = {**options, "path": f"{profile}#s.d.{table.path.name}"}
+    name = f"s.d.{table.path.name}"
+    options |= {"path": f"{profile}#{name}"} if "accessMode" in options else {**through, "path": name}
     server.settings.page_size, server.settings.file_id_hash = page_size, hashed
     events = random.choices((CHANGES if feed else APPENDS) + STEPS, k=random.randint(4, 14))
     note(f"events: {events}")

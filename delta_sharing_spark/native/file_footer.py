@@ -335,7 +335,8 @@ class _Cut:
         _, size, offset = list_head(raw, offset)
         for _ in range(size):
             group, offset = self._group(offset)
-            groups.append(group)
+            if group.rows:  # one without rows may say of its chunks that they begin at 0
+                groups.append(group)
         return tuple(groups), offset
 
     def _group(self, offset: int) -> tuple[RowGroup, int]:

@@ -102,6 +102,7 @@ BUILT: dict[str, Callable[[Path], DeltaTableBuilder]] = {
     ),
     "many deleted rows": many_deleted,
     "empty": lambda p: DeltaTableBuilder(p, SCHEMA, partition_by=["part"]),
+    "a file without rows": lambda p: table(p).append([]),
 }
 
 

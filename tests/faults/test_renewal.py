@@ -282,7 +282,7 @@ def test_an_outage_is_not_waited_out_while_urls_still_work(
     later[0] = 3601.0
     with pytest.raises(NetworkError):
         ids(splits, 1)
-    assert patience[2:] == [60.0], "as long as the options say"
+    assert set(patience[2:]) == {60.0}, "as long as the options say, whichever files ask"
 
 
 def test_a_renewal_asks_for_the_version_that_a_moment_meant(

@@ -35,8 +35,12 @@ def test_an_interrupt_that_another_thread_gets_ends_the_wait() -> None:
         ended.append(True)
         return True
 
-    with pytest.raises(KeyboardInterrupt):
-        in_parallel([interrupted, partial(is_over.wait, 10)])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_parallel([interrupted, partial(is_over.wait, 10)])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not ended
     is_over.set()
 

@@ -169,8 +169,8 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
                 raise DifferentLayoutsError(f"they store column {element.name!r} in different ways")
             columns.setdefault(element.name, element)
     for member in {id(member.columns): member for member in members}.values():
-        lacking = columns.keys() - {element.name for element in member.columns.root.children} - member.constants.keys()
-        for name in lacking:
+        held = {element.name for element in member.columns.root.children if element.is_kept} | member.constants.keys()
+        for name in columns.keys() - held:
             if columns[name].value(3) != OPTIONAL:  # its pages have no place for a NULL
                 raise DifferentLayoutsError(f"some lack column {name!r}, which cannot be NULL in the others")
     for name in (name for member in members for name in member.constants):

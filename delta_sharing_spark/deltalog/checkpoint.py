@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_sharing_spark.deltalog.actions import (
     PARSED_BYTES,
@@ -36,7 +35,7 @@ from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
-from delta_sharing_spark.schema.arrow_bridge import mask, release_unused
+from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
 from delta_sharing_spark.storage.ranges import MemorySource, Range
 
 _BATCH_ROWS = 1 << 13
@@ -348,8 +347,8 @@ def _is_all_null(footer: Footer, leaf: str) -> bool:
 def _from_parquet(rows: pa.RecordBatch, partition_columns: Collection[str], root: str) -> AddBatch | None:
     """The files among a checkpoint's rows; raises ValueError for a row without the column that is no other action either."""
     if "add" not in rows.schema.names:
-        tells = [column.flatten()[0].is_valid() for column in rows.columns]
-        if not pc.all(reduce(pc.or_, tells)).as_py():
+        tells = [bools(column.flatten()[0].is_valid()) for column in rows.columns]
+        if not np.any(tells, axis=0).all():
             raise ValueError("it has no column 'add', and rows that are no other action")
         return None
     add = rows.column("add")

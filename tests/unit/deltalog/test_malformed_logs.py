@@ -303,9 +303,10 @@ def test_a_part_whose_rows_are_other_actions_needs_no_column_of_files() -> None:
     second = in_log(f"{1:020d}.checkpoint.{2:010d}.{2:010d}.parquet")
     _write(store, second, pa.table({"txn": [{"appId": "a", "version": 1}]}))
     assert snapshot(store) == known
-    _write(store, second, pa.table({"txn": [{"appId": "a", "version": 1}, None]}))
-    with pytest.raises(LogError, match="no column 'add', and rows that are no other action"):
-        snapshot(store)
+    for unknown in ([{"appId": "a", "version": 1}, None], [{"version": 1}]):
+        _write(store, second, pa.table({"txn": unknown}))
+        with pytest.raises(LogError, match="no column 'add', and rows that are no other action"):
+            snapshot(store)
 
 
 def _write(store: MemoryLogStore, name: str, table: pa.Table) -> None:

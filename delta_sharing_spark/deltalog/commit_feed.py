@@ -228,8 +228,8 @@ class _Commit:
     def _size(self, action: Mapping[str, Any], location: str) -> int:
         if (size := action.get("size")) is not None:
             with suppress(TypeError, ValueError, OverflowError):
-                if 0 <= whole_count(size) <= MAX_FILE_BYTES:
-                    return whole_count(size)
+                if 0 <= (count := whole_count(size)) <= MAX_FILE_BYTES:
+                    return count
             raise self._corrupt(f"{self._decoded(action)} has the size {str(size)[:50]}")
         try:
             return self._store.info(location).size  # a remove need not say

@@ -92,7 +92,7 @@ class TableQueries:
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
         if travelled:
-            timestamp = self._logs.times(request.table).time(snapshot.version)
+            timestamp = self._logs.time(request.table, snapshot)
             files = [replace(f, version=snapshot.version, timestamp=timestamp) for f in files]
         refresh = None
         if parameters.get("includeRefreshToken") and token is None:

@@ -120,6 +120,11 @@ class TableLogs:
         head = self.head(table)
         return CommitTimes(LocalLogStore(table.path), head.version, head.metadata, str(table))
 
+    def time(self, table: SharedTable, snapshot: LoggedSnapshot) -> int:
+        """When a version was committed, in milliseconds; raises LogError where its commit is gone."""
+        version, store = snapshot.version, LocalLogStore(table.path)
+        return CommitTimes(store, version, snapshot.metadata, str(table), start=version).time(version)
+
     def _load(self, table: SharedTable, version: int) -> LoggedSnapshot:
         # The gate is the client's: a table of unknown features is passed on, so that it can refuse it by name.
         snapshot = load_snapshot(LocalLogStore(table.path), version=version, table=str(table), gate=False)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import features
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct, parse_schema
 
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
@@ -27,7 +28,7 @@ VECTOR_TYPE = pa.struct([
 
 
 def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
-    """The columns of JSON commits that a snapshot needs; partition values as a struct of their (physical) names."""
+    """The columns of JSON commits that a snapshot needs; partition values as a struct of their keys."""
     partitions = pa.struct([(name, pa.string()) for name in sorted(set(partition_columns))])
     add = pa.struct([
         ("path", pa.string()), ("partitionValues", partitions), ("size", pa.int64()),
@@ -91,6 +92,10 @@ class Metadata:
         """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``, which the protocol must allow; raises UnsupportedFeatureError for an unknown one."""
         version, known = protocol.min_reader_version, protocol.reader_features
         return features.mapping_mode(self.configuration, version, known, table=table)
+
+    def partition_keys(self, mapping: str, table: str) -> dict[str, tuple[str, ...]]:
+        """As :func:`delta_sharing_spark.schema.partition_values.partition_keys`, in order; raises LogError as :meth:`physical_partition_columns`."""
+        return partition_keys(self.physical_partition_columns(mapping, table))
 
     def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
         """Logical to physical names of the partition columns, in order; raises LogError for one that the schema does not have."""
@@ -250,7 +255,7 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
 
     Args:
         files: Names and contents, oldest first; of about ``PARSED_BYTES`` together, for they are parsed as one block.
-        partition_columns: Physical names of the partition columns to read.
+        partition_columns: Keys of the partition values to read.
 
     Returns:
         A table of :func:`file_action_schema`; rows of other actions are null in both columns.

@@ -13,9 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
+from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, vector_from
 from delta_sharing_spark.deltalog.paths import decode_uri, join
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, rows_in_stats
 from delta_sharing_spark.schema import arrow_bridge as columns

@@ -18,12 +18,12 @@ from delta_sharing_spark.deltalog.actions import (
     metadata_from,
     parse_lines,
     protocol_from,
+    vector_from,
     whole_count,
 )
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files

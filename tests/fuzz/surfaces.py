@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.access.contract import with_change_columns
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import load_snapshot
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where

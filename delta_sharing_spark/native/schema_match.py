@@ -123,15 +123,15 @@ def match_columns(root: Element, schema: Struct, mapping: str) -> None:
 
 def _find(column: Field, among: Sequence[Element], mapping: str) -> Element | None:
     if mapping == "id" and column.field_id is not None:
-        return next((e for e in among if e.value(9) == column.field_id), None)
-    name = column.physical_name
-    exact = next((e for e in among if e.original_name == name), None)
-    if exact is not None or mapping != "none":
-        return exact
-    close = [e for e in among if e.original_name.lower() == name.lower()]
-    if len(close) > 1:
-        raise NotNativeError(f"it has several columns named {name!r} that differ by case only")
-    return close[0] if close else None
+        found = [e for e in among if e.value(9) == column.field_id]
+    else:
+        name = column.physical_name
+        found = [e for e in among if e.original_name == name]
+        if not found and mapping == "none":
+            found = [e for e in among if e.original_name.lower() == name.lower()]
+    if len(found) > 1:
+        raise NotNativeError(f"it has several columns that may be {column.name!r}")
+    return found[0] if found else None
 
 
 def _take(element: Element, column: Field, path: str, mapping: str) -> None:

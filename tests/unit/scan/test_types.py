@@ -363,10 +363,33 @@ def test_a_file_without_ids_is_refused_where_columns_are_found_by_id() -> None:
     """Every column of it would be NULL, with no word."""
     data = parquet(pa.table({"p-a": [1]}))
     declared = Struct((mapped("a", "p-a", 1, P("long")),))
-    with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t has no field ids"):
+    with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t has no field ids beside 'p-a'"):
         read_one(data, declared, mapping="id")
     assert read_one(data, declared, mapping="name").to_pylist() == [{"a": 1}]
     assert read_one(data, Struct(()), mapping="id").num_columns == 0
+
+
+@pytest.mark.parametrize("wrap", [pa.list_, lambda kind: pa.map_(pa.string(), kind), lambda kind: kind], ids=str)
+def test_a_struct_without_ids_is_refused_where_columns_are_found_by_id(wrap: Any) -> None:
+    """Each field of it would be NULL in every row, though the columns at the top have ids."""
+    kind = wrap(pa.struct([("p-a", pa.int64())]))
+    inner: DataType = Struct((mapped("a", "p-a", 2, P("long")),))
+    declared = (
+        inner if pa.types.is_struct(kind) else Array(inner) if pa.types.is_list(kind) else Map(P("string"), inner)
+    )
+    data = parquet(pa.table([pa.nulls(1, kind)], pa.schema([with_id("p-s", kind, 1)])))
+    with pytest.raises(CorruptFileError, match="has no field ids beside 'p-a'"):
+        read_one(data, Struct((mapped("s", "p-s", 1, declared),)), mapping="id")
+
+
+@pytest.mark.parametrize(("mode", "names"), [("none", ["a", "a"]), ("name", ["p-a", "p-a"]), ("id", ["x", "y"])])
+def test_a_column_that_a_file_has_twice_is_refused(mode: str, names: list[str]) -> None:
+    ids = [7, 7] if mode == "id" else [1, 2]
+    fields = [with_id(name, pa.int64(), number) for name, number in zip(names, ids, strict=True)]
+    data = parquet(pa.table([pa.array([1]), pa.array([2])], pa.schema(fields)))
+    column = Field("a", P("long")) if mode == "none" else mapped("a", "p-a", 7, P("long"))
+    with pytest.raises(CorruptFileError, match=r"has several columns (named|with the field id)"):
+        read_one(data, Struct((column,)), mapping=mode)
 
 
 def test_struct_none_of_whose_wanted_fields_are_in_the_file_keeps_its_nulls() -> None:

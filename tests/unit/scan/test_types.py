@@ -99,8 +99,6 @@ def test_widening_of_nested_leaves(
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        (pa.int64(), P("integer")),
-        (pa.int32(), P("short")),
         (pa.int64(), P("double")),
         (pa.int32(), P("float")),
         (pa.int32(), Decimal(9, 0)),
@@ -125,7 +123,6 @@ def test_widening_of_nested_leaves(
         (pa.int32(), Array(P("integer"))),
         (pa.struct([("x", pa.int32())]), P("string")),
         (pa.struct([("x", pa.int32())]), Map(P("string"), P("integer"))),
-        (pa.uint64(), P("long")),
         (pa.int32(), P("void")),
     ],
     ids=str,
@@ -133,6 +130,24 @@ def test_widening_of_nested_leaves(
 def test_what_loses_something_is_refused_by_column_and_file(source: pa.DataType, target: DataType) -> None:
     with pytest.raises(SchemaError, match=r"f\.parquet of s\.d\.t: column 'c' is stored as"):
         one(pa.nulls(2, source), target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "bits"),
+    [
+        (pa.int32(), P("byte"), 8),
+        (pa.int32(), P("short"), 16),
+        (pa.int64(), P("integer"), 32),
+        (pa.uint8(), P("byte"), 8),
+        (pa.uint64(), P("long"), 64),
+    ],
+)
+def test_wider_integers_are_read_where_each_value_fits(source: pa.DataType, target: DataType, bits: int) -> None:
+    """Hive's and Impala's TINYINT and SMALLINT are INT32 without a mark."""
+    most = (1 << (bits - 1)) - 1
+    assert one(pa.array([0, most, None], source), target) == [0, most, None]
+    with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t: a value of column 'c' does not fit {target}"):
+        one(pa.array([most + 1], source), target)
 
 
 # --- timestamps -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
 
 # Physical types, repetition, converted types and members of LogicalType, by their numbers in parquet.thrift.
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
@@ -160,13 +160,12 @@ def _take_type(element: Element, declared: DataType, path: str, mapping: str) ->
                     # Asked for such fields alone, Spark before 4.1 takes every struct for NULL.
                     raise NotNativeError(f"the struct {path!r} lacks the field {inner.name!r}")
                 _take(child, inner, f"{path}.{inner.name}", mapping)
-        case Array(item, _):
-            (child,) = _repeated(element, 1, (_LIST,), _L_LIST, path)
-            _take_type(child, item, f"{path}.element", mapping)
-        case Map(key, value, _):
-            children = _repeated(element, 2, (_MAP, _MAP_KEY_VALUE), _L_MAP, path)
-            _take_type(children[0], key, f"{path}.key", mapping)
-            _take_type(children[1], value, f"{path}.value", mapping)
+        case Array() | Map():
+            is_list, within = isinstance(declared, Array), inner_fields(declared)
+            converted, logical = ((_LIST,), _L_LIST) if is_list else ((_MAP, _MAP_KEY_VALUE), _L_MAP)
+            children = _repeated(element, len(within), converted, logical, path)
+            for child, inner in zip(children, within, strict=True):
+                _take_type(child, inner.type, f"{path}.{inner.name}", mapping)
 
 
 def _repeated(element: Element, size: int, converted: tuple[int, ...], logical: int, path: str) -> list[Element]:

@@ -121,7 +121,7 @@ def leaf_of(source: pa.Schema, fields: Iterable[Field], context: Context) -> int
             return None
         first += sum(leaf_count(sibling.type) for sibling in siblings[:place])
         kind = siblings[place].type
-        siblings = fields_of(kind) if pa.types.is_struct(kind) else []
+        siblings = list(kind) if pa.types.is_struct(kind) else []
     return first
 
 
@@ -140,7 +140,7 @@ def _collect_type(source: pa.DataType, declared: DataType, first: int, leaves: l
     source = storage(source)
     match declared:
         case Struct(fields) if pa.types.is_struct(source):
-            _collect(SourceFields(fields_of(source)), fields, first, leaves, context)
+            _collect(SourceFields(source), fields, first, leaves, context)
         case Array(element, _) if is_list(source):
             _collect_type(source.value_type, element, first, leaves, context)
         case Map(key, value, _) if pa.types.is_map(source):
@@ -157,10 +157,6 @@ def storage(data_type: pa.DataType) -> pa.DataType:
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
 
 
-def fields_of(data_type: pa.StructType) -> list[pa.Field]:
-    return [data_type.field(i) for i in range(data_type.num_fields)]
-
-
 def is_list(data_type: pa.DataType) -> bool:
     return pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_fixed_size_list(data_type)
 
@@ -169,7 +165,7 @@ def leaf_count(data_type: pa.DataType) -> int:
     """Parquet leaf columns under an Arrow type."""
     data_type = storage(data_type)
     if pa.types.is_struct(data_type):
-        return sum(leaf_count(f.type) for f in fields_of(data_type))
+        return sum(leaf_count(f.type) for f in data_type)
     if is_list(data_type):
         return leaf_count(data_type.value_type)
     if pa.types.is_map(data_type):

@@ -56,13 +56,15 @@ class StreamOffset:
         }
 
 
-def is_initial(tree: dict[str, Any]) -> bool:
+def is_initial(tree: Any) -> bool:
     """Whether an offset is the constant that a stream begins with."""
-    return bool(tree.get("initial")) and tree.get("sourceVersion") == SOURCE_VERSION
+    return isinstance(tree, dict) and bool(tree.get("initial")) and tree.get("sourceVersion") == SOURCE_VERSION
 
 
-def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
+def parse_offset(tree: Any, table: str) -> StreamOffset:
     """An offset that Spark hands back; raises StreamError where it is none of this source, or of another format version."""
+    if not isinstance(tree, dict):
+        tree = {}  # an offset of Spark's rate source, for one, is a number
     if "version" not in tree and ("reservoirVersion" in tree or "tableVersion" in tree):
         return _of_the_jvm_connector(tree, table)
     _check_version(tree, table)

@@ -130,6 +130,14 @@ def test_what_is_no_offset_is_refused(change: dict[str, Any], message: str) -> N
         parse_offset({**MIDDLE, **change}, "s.d.t")
 
 
+@pytest.mark.parametrize("tree", [7, None, [], "x", {"logOffset": 0}], ids=str)
+def test_a_checkpoint_of_another_source_is_refused(tree: Any) -> None:
+    """As Spark's own sources write their offsets, JSON of any kind."""
+    assert not is_initial(tree)
+    with pytest.raises(StreamError, match="Cannot find 'sourceVersion' .* belongs to another source"):
+        parse_offset(tree, "s.d.t")
+
+
 URL = StreamIdentity("7ba6c1f3", "url", "parquet", "delta")
 UNHASHED = StreamIdentity("7ba6c1f3", "url", "parquet", None)
 

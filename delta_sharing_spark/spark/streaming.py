@@ -86,8 +86,8 @@ def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> Non
     then = offset.identity
     if then.table_id and now.table_id and then.table_id != now.table_id:
         raise StreamError(
-            f"the checkpoint belongs to a table with the id {then.table_id}, {table} has the id {now.table_id}: "
-            f"the table was replaced. Please delete your streaming query checkpoint and restart"
+            f"the checkpoint belongs to a table with the id {then.table_id}, {table} has the id {now.table_id}: the checkpoint is that of a "
+            f"stream of another table, or of a union in another order, or the table was replaced; start the stream with a new checkpoint"
         )
     if not offset.position.in_the_middle:
         return

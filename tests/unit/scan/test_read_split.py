@@ -22,6 +22,7 @@ from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.scan.splits import MAX_SLICES_PER_FILE, MAX_SPLITS, pack
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
 from support.drawing import drawn, one_of
@@ -403,7 +404,7 @@ def test_errors_of_the_access_come_out_as_they_are_and_threads_end() -> None:
 def test_the_logs_partition_value_wins_over_the_files_column() -> None:
     data = parquet(pa.table({"p": ["wrong"], "i": [1]}))
     schema = Struct((Field("P", STRING), Field("i", LONG)))
-    spec = spec_of(schema, partition_columns=("P",), partition_names=frozenset({"p", "q"}))
+    spec = spec_of(schema, partition_columns=("P",), partition_keys={"P": ("P",), "Q": ("Q",)})
     assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"p": "right"})]).to_pylist() == [
         {"P": "right", "i": 1}
     ]
@@ -412,6 +413,19 @@ def test_the_logs_partition_value_wins_over_the_files_column() -> None:
         assert batches_read.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
     with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
         read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"col-1": "right"})])
+
+
+def test_a_partition_value_of_a_column_that_another_has_the_name_of() -> None:
+    """Where columns have exchanged their names and a NULL is left out, the other column's value is not taken for it."""
+    schema = Struct((Field("a", STRING, True, {"delta.columnMapping.physicalName": "b"}),))
+    spec = spec_of(
+        schema, partition_columns=("a",), partition_keys=partition_keys({"a": "b", "b": "a"}), mapping="name"
+    )
+    data = parquet(pa.table({"i": [1]}))
+    for values, expected in (({"a": "x"}, None), ({"a": "x", "b": "y"}, "y")):
+        assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), values)]).to_pylist() == [
+            {"a": expected}
+        ]
 
 
 def test_change_columns() -> None:
@@ -455,7 +469,7 @@ def test_many_large_files_and_small_splits_are_no_more_splits_than_a_plan_may_ha
 
 
 def test_a_file_without_partition_values_is_no_file_of_nulls() -> None:
-    spec = spec_of(SCHEMA, partition_columns=("s",), partition_names=frozenset({"s"}))
+    spec = spec_of(SCHEMA, partition_columns=("s",))
     access = LocalAccess({"f": parquet(numbers(3).drop_columns(["s"]))})
     task = FileTask("f", "f", len(access.files["f"]), partition_values=None)
     with pytest.raises(CorruptFileError, match="no value for the partition column 's'"):

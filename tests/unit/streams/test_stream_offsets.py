@@ -134,7 +134,7 @@ def test_what_is_no_offset_is_refused(change: dict[str, Any], message: str) -> N
 def test_a_checkpoint_of_another_source_is_refused(tree: Any) -> None:
     """As Spark's own sources write their offsets, JSON of any kind."""
     assert not is_initial(tree)
-    with pytest.raises(StreamError, match="Cannot find 'sourceVersion' .* belongs to another source"):
+    with pytest.raises(StreamError, match=r"Cannot find 'sourceVersion' .* belongs to another source"):
         parse_offset(tree, "s.d.t")
 
 
@@ -148,7 +148,7 @@ UNHASHED = StreamIdentity("7ba6c1f3", "url", "parquet", None)
         (
             URL,
             StreamIdentity("other", "url", "parquet", "delta"),
-            "id 7ba6c1f3, s.d.t has the id other: .* of another table, .* or the table was replaced; .*new checkpoint",
+            r"id 7ba6c1f3, s.d.t has the id other: .* of another table, .* or the table was replaced; .*new checkpoint",
         ),
         (
             URL,

@@ -202,7 +202,7 @@ def is_variant(data_type: pa.DataType) -> bool:
     """Whether an Arrow type is how Parquet stores a variant, shredded or not."""
     if not pa.types.is_struct(data_type):
         return False
-    names = {data_type.field(i).name for i in range(data_type.num_fields)}
+    names = {field.name for field in data_type}
     return "metadata" in names and bool(names & {"value", "typed_value"})
 
 
@@ -441,11 +441,7 @@ def _framed(head: bytes, raw: npt.NDArray[np.uint8]) -> _Encoded:
 
 def _parts(array: pa.StructArray) -> dict[str, pa.Array]:
     """A struct's children by name: variants are read by name, never by position."""
-    parts = {}
-    for i in range(array.type.num_fields):
-        child = array.field(i)
-        parts[array.type.field(i).name] = child
-    return parts
+    return {field.name: array.field(i) for i, field in enumerate(array.type)}
 
 
 def _as_binary(array: pa.Array) -> pa.Array:

@@ -51,6 +51,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.retry import backoff
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
+from delta_sharing_spark.schema.arrow import with_other_values
 from delta_sharing_spark.schema.types import Struct, backquoted, parse_schema, without_mapping
 
 _log = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ def require_sound(batch: pa.RecordBatch, table: str, gateway: str) -> None:
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            column.view(_without_text(column.type)).validate(full=True)
+            column.view(with_other_values(column.type, _without_text)).validate(full=True)
         except pa.ArrowException as error:
             raise ResponseError(
                 f"the Flight gateway {gateway} sent damaged rows of {table} (column {name!r}: {error}); check its version, "
@@ -168,22 +169,7 @@ def require_sound(batch: pa.RecordBatch, table: str, gateway: str) -> None:
 
 
 def _without_text(kind: pa.DataType) -> pa.DataType:
-    """The type of the same layout with binary values for text."""
-    if pa.types.is_string(kind):
-        return pa.binary()
-    if pa.types.is_large_string(kind):
-        return pa.large_binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([_field(kind.field(i)) for i in range(kind.num_fields)])
-    if pa.types.is_list(kind):
-        return pa.list_(_field(kind.value_field))
-    if pa.types.is_map(kind):
-        return pa.map_(_field(kind.key_field), _field(kind.item_field))
-    return kind
-
-
-def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(_without_text(field.type))
+    return {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
 
 
 class FlightTable(OpenTable):

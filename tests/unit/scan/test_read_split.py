@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan import pace, read_ahead, split_reader
+from delta_sharing_spark.scan import pace, read_ahead, row_group_reader, split_reader
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
@@ -396,6 +397,37 @@ def test_errors_of_the_access_come_out_as_they_are_and_threads_end() -> None:
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_rows_with_more_text_than_a_batch_of_arrow_holds_are_read_in_smaller_ones(
+    held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a list, map or struct pyarrow reads no more than 2 GiB of text at once; a dictionary holds that in a few kilobytes."""
+    whole, asked = row_group_reader._batches, []
+
+    def limited(group: row_group_reader.RowGroup, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        asked.append(batch_rows)
+        for count, batch in enumerate(whole(group, batch_rows)):
+            if batch_rows > 8 and count == 2:
+                raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+            yield batch
+
+    monkeypatch.setattr(row_group_reader, "_batches", limited)
+    monkeypatch.setattr(row_group_reader, "_GUESSED_ROWS", 100)
+    monkeypatch.setattr(row_group_reader, "_MOST_ROWS", 100)
+    data = parquet(numbers(1000))
+    spec = spec_of(NARROW, fetch_ahead=64 << 20 if held else 1)
+    assert read(spec, LocalAccess({"f": data}))["i"].to_pylist() == list(range(1000))
+    assert asked == [100, 6]
+
+
+def test_what_pyarrow_does_not_read_is_not_called_damaged() -> None:
+    data = parquet(pa.table({"i": [1, 2]}), compression="snappy", use_dictionary=False)
+    lzo = data.replace(b"\x15\x02\x16", b"\x15\x06\x16")
+    assert lzo != data
+    with pytest.raises(CorruptFileError, match="does not read what this file holds: leave the column out"):
+        read_one(lzo, NARROW)
 
 
 # --- constants ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, gateway, held_chunks, peers, plan, plan_reader
+from delta_sharing_spark.native import budget, gateway, peers, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
@@ -124,7 +124,7 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Footers are let go of, chunks fetched ahead too, and the rows are the same; nothing is held at the end."""
     monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
     monkeypatch.setattr(budget, "AHEAD_BYTES", 1 << 20)
-    monkeypatch.setattr(held_chunks, "_PIECE", 64 << 10)
+    monkeypatch.setattr(plan_reader, "_PIECE", 64 << 10)
     monkeypatch.setattr(pace, "LEAST", 64 << 10)
     monkeypatch.setattr(pace, "MOST", 64 << 10)
     with SharingServer({"s.d.t": path}) as server:

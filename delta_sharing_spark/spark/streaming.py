@@ -56,13 +56,15 @@ class StreamOffset:
         }
 
 
-def is_initial(tree: dict[str, Any]) -> bool:
+def is_initial(tree: Any) -> bool:
     """Whether an offset is the constant that a stream begins with."""
-    return bool(tree.get("initial")) and tree.get("sourceVersion") == SOURCE_VERSION
+    return isinstance(tree, dict) and bool(tree.get("initial")) and tree.get("sourceVersion") == SOURCE_VERSION
 
 
-def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
+def parse_offset(tree: Any, table: str) -> StreamOffset:
     """An offset that Spark hands back; raises StreamError where it is none of this source, or of another format version."""
+    if not isinstance(tree, dict):
+        tree = {}  # an offset of Spark's rate source, for one, is a number
     if "version" not in tree and ("reservoirVersion" in tree or "tableVersion" in tree):
         return _of_the_jvm_connector(tree, table)
     _check_version(tree, table)
@@ -84,8 +86,8 @@ def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> Non
     then = offset.identity
     if then.table_id and now.table_id and then.table_id != now.table_id:
         raise StreamError(
-            f"the checkpoint belongs to a table with the id {then.table_id}, {table} has the id {now.table_id}: "
-            f"the table was replaced. Please delete your streaming query checkpoint and restart"
+            f"the checkpoint belongs to a table with the id {then.table_id}, {table} has the id {now.table_id}: the checkpoint is that of a "
+            f"stream of another table, or of a union in another order, or the table was replaced; start the stream with a new checkpoint"
         )
     if not offset.position.in_the_middle:
         return

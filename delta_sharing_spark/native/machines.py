@@ -131,10 +131,10 @@ class ClusterGateway(Gateway):
                 del self._machines[machine.identity]
         _tell(machine, {"kind": "end"})
 
-    def close(self) -> None:
+    def _end(self) -> None:
         for machine in self.machines():
             self.dismiss(machine)
-        super().close()
+        super()._end()
 
     def _close(self, reader: PlanReader) -> None:
         for machine in self.machines():

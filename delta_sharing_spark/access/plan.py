@@ -21,6 +21,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct, merge, requested, select_paths
 
 _log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
         schema=output,
         full_schema=full,
         partition_columns=tuple(f.name for f in full.fields if f.name.lower() in partitioned),
-        partition_names=frozenset(name.lower() for f in fields for name in (f.name, f.physical_name)),
+        partition_keys=partition_keys({f.name: f.physical_name for f in fields}),
         mapping=scan.shape.mapping,
         predicate=scan.predicate,
         prune=scan.prune,

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
+from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.scan.deletion_vector import z85_decode
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
 from delta_sharing_spark.schema import features
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct, parse_schema
 
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
@@ -27,7 +32,7 @@ VECTOR_TYPE = pa.struct([
 
 
 def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
-    """The columns of JSON commits that a snapshot needs; partition values as a struct of their (physical) names."""
+    """The columns of JSON commits that a snapshot needs; partition values as a struct of their keys."""
     partitions = pa.struct([(name, pa.string()) for name in sorted(set(partition_columns))])
     add = pa.struct([
         ("path", pa.string()), ("partitionValues", partitions), ("size", pa.int64()),
@@ -91,6 +96,10 @@ class Metadata:
         """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``, which the protocol must allow; raises UnsupportedFeatureError for an unknown one."""
         version, known = protocol.min_reader_version, protocol.reader_features
         return features.mapping_mode(self.configuration, version, known, table=table)
+
+    def partition_keys(self, mapping: str, table: str) -> dict[str, tuple[str, ...]]:
+        """As :func:`delta_sharing_spark.schema.partition_values.partition_keys`, in order; raises LogError as :meth:`physical_partition_columns`."""
+        return partition_keys(self.physical_partition_columns(mapping, table))
 
     def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
         """Logical to physical names of the partition columns, in order; raises LogError for one that the schema does not have."""
@@ -250,7 +259,7 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
 
     Args:
         files: Names and contents, oldest first; of about ``PARSED_BYTES`` together, for they are parsed as one block.
-        partition_columns: Physical names of the partition columns to read.
+        partition_columns: Keys of the partition values to read.
 
     Returns:
         A table of :func:`file_action_schema`; rows of other actions are null in both columns.
@@ -349,4 +358,67 @@ def _corrupt(where: str, why: str) -> LogError:
         f"the commit {where} is corrupt: {why}; if the table is being written, try again, else ask the provider to "
         f"repair its log",
         file=where,
+    )
+
+
+_UUID_CHARACTERS = 20
+_FIELDS = ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
+
+
+def unique_id(storage: str, path_or_inline: str, offset: int | None) -> str:
+    """The id that makes a logical file together with its path (Delta protocol, "Deletion Vector Descriptor Schema")."""
+    return f"{storage}{path_or_inline}" if offset is None else f"{storage}{path_or_inline}@{offset}"
+
+
+def relative_vector_path(path_or_inline: str) -> str:
+    """The path of a vector with storage ``u`` below the table's root; raises ValueError where the text does not end in a uuid."""
+    if len(path_or_inline) < _UUID_CHARACTERS:
+        raise ValueError(f"{len(path_or_inline)} characters hold no uuid of {_UUID_CHARACTERS}")
+    prefix, encoded = path_or_inline[:-_UUID_CHARACTERS], path_or_inline[-_UUID_CHARACTERS:]
+    name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded))}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def vector_from(descriptor: Mapping[str, Any], root: str, file: str) -> DeletionVector:
+    """A descriptor of the log as a plan carries it: its storage is ``i``, or ``p`` with an absolute location.
+
+    Args:
+        root: The table's location, where a path of storage ``u`` starts.
+        file: The data file, for errors.
+
+    Raises:
+        LogError: A descriptor that is incomplete, of wrong types or sizes, or of an unknown storage type.
+    """
+    storage, path_or_inline, offset, size, cardinality = map(descriptor.get, _FIELDS)
+    if not isinstance(storage, str) or not isinstance(path_or_inline, str):
+        raise _bad_descriptor(file, "storageType and pathOrInlineDv must both be there, as text")
+    if not _is_count(size, MAX_VECTOR_BYTES) or not _is_count(cardinality, MAX_FILE_ROWS):
+        raise _bad_descriptor(
+            file,
+            f"sizeInBytes must be 0 to {MAX_VECTOR_BYTES} and cardinality 0 to {MAX_FILE_ROWS}, they are "
+            f"{str(size)[:50]} and {str(cardinality)[:50]}",
+        )
+    if offset is not None and not _is_count(offset, MAX_FILE_BYTES):
+        raise _bad_descriptor(file, f"its offset is {str(offset)[:50]}")
+    name = unique_id(storage, path_or_inline, offset)
+    if storage == "i":
+        return DeletionVector("i", path_or_inline, offset, size, cardinality, name)
+    if storage == "p":
+        return DeletionVector("p", join(root, decode_uri(path_or_inline)), offset, size, cardinality, name)
+    if storage == "u":
+        try:
+            location = join(root, relative_vector_path(path_or_inline))
+        except ValueError as error:
+            raise _bad_descriptor(file, f"its path {path_or_inline!r} holds no uuid ({error})") from error
+        return DeletionVector("p", location, offset, size, cardinality, name)
+    raise _bad_descriptor(file, f"the storage type {storage!r} is unknown")
+
+
+def _is_count(value: object, most: int) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= most
+
+
+def _bad_descriptor(file: str, why: str) -> LogError:
+    return LogError(
+        f"the deletion vector of {file} cannot be located: {why}; ask the provider to check the table's log", file=file
     )

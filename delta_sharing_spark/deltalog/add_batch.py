@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
+from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, vector_from
 from delta_sharing_spark.deltalog.paths import decode_uri, join
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, rows_in_stats
 from delta_sharing_spark.schema import arrow_bridge as columns
 
 _IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+#: Physical names of partition columns to the keys of their values: ``schema.partition_values.partition_keys``.
+PartitionKeys: TypeAlias = Mapping[str, Sequence[str]]
 _NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'
 
 
@@ -163,7 +164,7 @@ def _needs_join(path: str) -> bool:
 
 
 def from_struct(
-    add: pa.StructArray, root: str, partition_columns: Collection[str], *, stats: pa.StringArray | None
+    add: pa.StructArray, root: str, partition_columns: PartitionKeys, *, stats: pa.StringArray | None
 ) -> AddBatch:
     """A batch from valid ``add`` structs, of a checkpoint (partition values are a map) or of commits (a struct).
 
@@ -191,7 +192,7 @@ def from_struct(
         root=root,
         paths=decode_paths(paths),
         sizes=sizes,
-        partition_values={name: _partition_column(values, name, len(add)) for name in partition_columns},
+        partition_values={name: _partition_column(values, keys, len(add)) for name, keys in partition_columns.items()},
         modified=column("modificationTime", pa.int64()),
         stats=stats,
         stats_parsed=add.field("stats_parsed") if "stats_parsed" in names else None,
@@ -242,15 +243,19 @@ def decode_paths(paths: pa.StringArray) -> pa.StringArray:
     return columns.strings([None if text is None else decode_uri(text) for text in paths.to_pylist()])
 
 
-def _partition_column(values: pa.Array | None, name: str, length: int) -> pa.StringArray:
+def _partition_column(values: pa.Array | None, keys: Sequence[str], length: int) -> pa.StringArray:
+    """The values of one partition column: of each file that of the first of ``keys`` that it has."""
     if values is None:
         return pa.nulls(length, pa.string())
+    first, *others = keys
     if pa.types.is_map(values.type):
-        return columns.map_values(values, name)
-    if not pa.types.is_struct(values.type):
+        found = columns.map_values(values, first)
+    elif pa.types.is_struct(values.type):
+        index = values.type.get_field_index(first)
+        found = pa.nulls(length, pa.string()) if index < 0 else values.field(index)
+    else:
         raise pa.ArrowInvalid(f"partitionValues are {values.type}, not a map")
-    index = values.type.get_field_index(name)
-    return pa.nulls(length, pa.string()) if index < 0 else values.field(index)
+    return pc.coalesce(found, _partition_column(values, others, length)) if others and found.null_count else found
 
 
 def normalize_vectors(vectors: pa.StructArray) -> pa.StructArray | None:

@@ -25,7 +25,7 @@ from delta_sharing_spark.deltalog.actions import (
     protocol_from,
     split_lines,
 )
-from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
+from delta_sharing_spark.deltalog.add_batch import AddBatch, PartitionKeys, cast_alike, from_struct
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
@@ -150,12 +150,12 @@ class Checkpoint:
         self._sidecars[place] = _Part(place, size)
 
     def adds(
-        self, partition_columns: Collection[str], *, with_stats: bool, stats_columns: Collection[str] | None = None
+        self, partition_columns: PartitionKeys, *, with_stats: bool, stats_columns: Collection[str] | None = None
     ) -> Iterator[AddBatch]:
         """The files of the checkpoint in batches.
 
         Args:
-            partition_columns: Physical names.
+            partition_columns: Which partition values to read.
             with_stats: Whether to read statistics.
             stats_columns: Physical names of the top-level columns whose ``stats_parsed`` are read; None for all.
         """
@@ -173,7 +173,7 @@ class Checkpoint:
     def _check_each_once(self, suspects: npt.NDArray[np.uint64]) -> None:
         """Compare exactly the keys of files that have one of these hashes, and refuse a file that is listed twice."""
         seen: set[str] = set()
-        for batch in self._adds((), False, None):
+        for batch in self._adds({}, False, None):
             keys = snapshot_keys(batch)
             for key in keys.filter(mask(np.isin(key_hashes(keys), suspects))).to_pylist():
                 if key in seen:
@@ -181,7 +181,7 @@ class Checkpoint:
                 seen.add(key)
 
     def _adds(
-        self, partition_columns: Collection[str], with_stats: bool, stats_columns: Collection[str] | None
+        self, partition_columns: PartitionKeys, with_stats: bool, stats_columns: Collection[str] | None
     ) -> Iterator[AddBatch]:
         if self._is_json:
             yield from self._json_adds(self._files.paths[0], partition_columns)
@@ -201,9 +201,10 @@ class Checkpoint:
             if adds is not None:
                 yield adds
 
-    def _json_adds(self, path: str, partition_columns: Collection[str]) -> Iterator[AddBatch]:
+    def _json_adds(self, path: str, partition_columns: PartitionKeys) -> Iterator[AddBatch]:
+        keys = [key for of_column in partition_columns.values() for key in of_column]
         for piece in split_lines(self._json(path), PARSED_BYTES):
-            for chunk in parse_file_actions([(path, piece)], partition_columns).column("add").chunks:
+            for chunk in parse_file_actions([(path, piece)], keys).column("add").chunks:
                 adds = chunk.filter(chunk.is_valid())
                 if len(adds):
                     yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
@@ -344,7 +345,7 @@ def _is_all_null(footer: Footer, leaf: str) -> bool:
     return True
 
 
-def _from_parquet(rows: pa.RecordBatch, partition_columns: Collection[str], root: str) -> AddBatch | None:
+def _from_parquet(rows: pa.RecordBatch, partition_columns: PartitionKeys, root: str) -> AddBatch | None:
     """The files among a checkpoint's rows; raises ValueError for a row without the column that is no other action either."""
     if "add" not in rows.schema.names:
         tells = [bools(column.flatten()[0].is_valid()) for column in rows.columns]

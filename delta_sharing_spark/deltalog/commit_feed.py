@@ -18,12 +18,12 @@ from delta_sharing_spark.deltalog.actions import (
     metadata_from,
     parse_lines,
     protocol_from,
+    vector_from,
     whole_count,
 )
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
@@ -239,13 +239,13 @@ class _Commit:
     def _partition_values(self, action: Mapping[str, Any], path: str) -> dict[str, str | None]:
         metadata = self.head.metadata
         mapping = metadata.mapping(self.head.protocol, self._table)
-        names = metadata.physical_partition_columns(mapping, self._table).values()
+        keys = metadata.partition_keys(mapping, self._table)
         values = action.get("partitionValues")
-        if names and not isinstance(values, dict):
+        if keys and not isinstance(values, dict):
             raise self._corrupt(f"{path} has no partition values, and the table is partitioned")
         if not isinstance(values, dict):
             return {}
-        texts = {name: values.get(name) for name in names}
+        texts = {column: next((values[key] for key in keys[column] if key in values), None) for column in keys}
         if not all(value is None or isinstance(value, str) for value in texts.values()):
             raise self._corrupt(f"{path} has partition values that are not text")
         return texts

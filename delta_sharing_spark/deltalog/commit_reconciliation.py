@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.deltalog.actions import parse_file_actions
-from delta_sharing_spark.deltalog.add_batch import AddBatch, decode_paths, from_struct, normalize_vectors
+from delta_sharing_spark.deltalog.add_batch import AddBatch, PartitionKeys, decode_paths, from_struct, normalize_vectors
 from delta_sharing_spark.deltalog.paths import is_absolute, qualify
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.schema import arrow_bridge as columns
@@ -122,7 +122,7 @@ class CommitTail:
         for part in self._parts:
             part.keys, part.is_add, part.hashes = None, None, part.hashes[:0]
 
-    def adds(self, partition_columns: Collection[str], *, with_stats: bool) -> Iterator[AddBatch]:
+    def adds(self, partition_columns: PartitionKeys, *, with_stats: bool) -> Iterator[AddBatch]:
         """The adds that are alive, in batches."""
         for part in self._parts:
             if len(part.adds):

@@ -67,11 +67,15 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def decode_uri(uri: str) -> str:
-    """Decode a path of the log (a URI, RFC 2396) to the storage's own, once; raises LogError where its bytes are not UTF-8."""
+    """Decode a path of the log (a URI, RFC 2396) to the storage's own, once; raises LogError where its bytes are not UTF-8.
+
+    A relative path that would look absolute, as ``a%3Ab``, begins with ``./``.
+    """
     if "%" not in uri:
         return uri
     try:
-        return unquote(uri, errors="strict")
+        path = unquote(uri, errors="strict")
+        return f"./{path}" if is_absolute(path) and not is_absolute(uri) else path
     except UnicodeDecodeError as error:
         raise LogError(
             f"the path {uri!r} in the table's log is not UTF-8 ({error.reason}); ask the provider to rename the file",

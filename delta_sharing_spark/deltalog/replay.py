@@ -225,10 +225,10 @@ class Snapshot:
             stats_columns: Physical names of the top-level columns whose statistics are read, where the log keeps
                 them in columns; None for all.
         """
-        names = tuple(self.metadata.physical_partition_columns(self.mapping, self.table).values())
-        yield from self._tail.adds(names, with_stats=with_stats)
+        keys = self.metadata.partition_keys(self.mapping, self.table)
+        yield from self._tail.adds(keys, with_stats=with_stats)
         if self._checkpoint is not None:
-            for batch in self._checkpoint.adds(names, with_stats=with_stats, stats_columns=stats_columns):
+            for batch in self._checkpoint.adds(keys, with_stats=with_stats, stats_columns=stats_columns):
                 kept = self._tail.without_superseded(batch)
                 if kept.num_rows:
                     yield kept

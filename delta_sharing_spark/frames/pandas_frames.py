@@ -19,6 +19,7 @@ import pyarrow.types as pt
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.schema.arrow import with_other_values
 
 #: Rows whose values are counted to see whether a column repeats them.
 _SAMPLE = 20_000
@@ -93,25 +94,14 @@ def _with_floats(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
     By way of text: Arrow's own cast misses the nearest one by a bit in every seventh of prices.
     """
     texts, floats = (
-        pa.schema([field.with_type(_instead_of_decimals(field.type, other)) for field in rows.schema])
+        pa.schema(list(with_other_values(pa.struct(list(rows.schema)), partial(_instead_of_decimal, other))))
         for other in (pa.string(), pa.float64())
     )
     return pa.RecordBatchReader.from_batches(floats, (batch.cast(texts).cast(floats) for batch in rows))
 
 
-def _instead_of_decimals(data_type: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """A type with ``other`` in the place of decimals, at any depth."""
-
-    def changed(field: pa.Field) -> pa.Field:
-        return field.with_type(_instead_of_decimals(field.type, other))
-
-    if pt.is_decimal(data_type):
-        return other
-    if pt.is_struct(data_type):
-        return pa.struct([changed(field) for field in data_type])
-    if pt.is_map(data_type):
-        return pa.map_(changed(data_type.key_field), changed(data_type.item_field))
-    return pa.list_(changed(data_type.value_field)) if pt.is_list(data_type) else data_type
+def _instead_of_decimal(other: pa.DataType, data_type: pa.DataType) -> pa.DataType:
+    return other if pt.is_decimal(data_type) else data_type
 
 
 def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column], table: str) -> int:

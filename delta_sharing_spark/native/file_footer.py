@@ -42,14 +42,15 @@ from delta_sharing_spark.scan.thrift import (
     field_places,
     list_head,
     read_struct,
+    read_varint,
     skip,
+    unzigzag,
     write_head,
     write_list_head,
     write_number,
     write_text,
 )
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
-from delta_sharing_spark.scan.varint import read_varint, unzigzag
 from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
 from delta_sharing_spark.schema.types import Struct
 

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FileFooter, FooterReader
-from delta_sharing_spark.native.file_layout import DifferentLayoutsError, Span, lay_out, lay_out_together
-from delta_sharing_spark.native.layout import Layout
+from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, Span, lay_out, lay_out_together
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes

@@ -52,6 +52,10 @@ _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its 
 HasEnded = Callable[[], bool]
 
 
+class GatewayClosedError(Exception):
+    """The gateway has ended, with the last of what it served: another one is to serve what comes."""
+
+
 class Gateway:
     """Serves plans and places at one address.
 
@@ -105,12 +109,11 @@ class Gateway:
         CLOSED_AT_EXIT.add(self)
 
     def add(self, plan: NativePlan, has_ended: HasEnded) -> str:
-        """Serve a plan until its session has ended; returns its address for Spark."""
+        """Serve a plan until its session has ended; returns its address for Spark. Raises GatewayClosedError."""
         reader = PlanReader(plan, self._budget)
         gone = []
         with self._lock:
-            if self.is_closed:
-                raise RuntimeError("the gateway is closed")
+            self._check_open()
             self._plans[plan.token] = (reader, has_ended)
             files = sum(r.plan.report.files for r, _ in self._plans.values())
             while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or files > self.most_files):
@@ -122,10 +125,13 @@ class Gateway:
         return f"{self.address_of(plan.token)}/{UNTOLD}"
 
     def open(self, index: TableIndex, has_ended: HasEnded) -> TableIndex:
-        """Serve the listings of a load until its session has ended; returns an equal load's if they are served already."""
+        """Serve the listings of a load until its session has ended; returns an equal load's if they are served already.
+
+        Raises:
+            GatewayClosedError: It serves no more.
+        """
         with self._lock:
-            if self.is_closed:
-                raise RuntimeError("the gateway is closed")
+            self._check_open()
             for reference, _ in self._indexes.values():
                 known = reference()
                 if known is not None and known.identity == index.identity:
@@ -134,13 +140,22 @@ class Gateway:
         return index
 
     def share(self, place: Place, has_ended: HasEnded) -> str:
-        """Serve a place until a session has ended; returns its address for Spark, the same for an equal place."""
+        """Serve a place until a session has ended; returns its address for Spark, the same for an equal place.
+
+        Raises:
+            GatewayClosedError: It serves no more.
+        """
         with self._lock:
+            self._check_open()
             known = (token for token, (served, _) in self._places.items() if served.place == place)
             token = next(known, None) or secrets.token_hex(16)
             served = self._places[token][0] if token in self._places else ServedPlace(place, token)
             self._places[token] = (served, has_ended)
         return self.address_of(token)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise GatewayClosedError
 
     def plan(self, token: str) -> NativePlan | None:
         with self._lock:
@@ -229,6 +244,11 @@ class Gateway:
             if self.is_closed:
                 return
             self._closing.set()
+        self._end()
+
+    def _end(self) -> None:
+        """Let go of everything, once it is closed."""
+        with self._lock:
             plans, self._plans = self._plans, OrderedDict()
             self._indexes.clear()
             connections, waiting = list(self._connections), self._waiting
@@ -251,10 +271,10 @@ class Gateway:
     def _watch(self) -> None:
         while not self._closing.wait(_WATCH):
             if self._release_ended():
-                self.close()
+                self._end()
 
     def _release_ended(self) -> bool:
-        """Release the plans and places whose session has ended; returns whether none is left."""
+        """Release the plans and places whose session has ended; closes, and returns True, where none is left."""
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
@@ -266,7 +286,10 @@ class Gateway:
             places = [token for token, (_, has_ended) in self._places.items() if has_ended()]
             for token in places:
                 del self._places[token]
-            were_last = bool(gone or left or places) and not (self._plans or self._indexes or self._places)
+            is_left = self._plans or self._indexes or self._places or self.is_closed
+            were_last = bool(gone or left or places) and not is_left
+            if were_last:
+                self._closing.set()  # before another load can come
         for reader in gone:
             self._close(reader)
         return were_last

@@ -15,7 +15,6 @@ import secrets
 import socket
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.sealed_channel import SealedChannel
 from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request
+from delta_sharing_spark.network.process_cache import ProcessCache
 
 _log = logging.getLogger(__name__)
 
@@ -111,8 +111,7 @@ class ClusterGateway(Gateway):
         self._helped: set[str] = set()
         self._machines: dict[str, Machine] = {}
         self._machines_lock = threading.Condition()
-        self._packed: OrderedDict[NativePlan, bytes] = OrderedDict()
-        self._packing = threading.Lock()
+        self._packed: ProcessCache[NativePlan, bytes] = ProcessCache(_PACKED)
         self.advertised = host
         super().__init__(host=bind, port=port, admits=lambda _: True)
 
@@ -132,16 +131,15 @@ class ClusterGateway(Gateway):
                 del self._machines[machine.identity]
         _tell(machine, {"kind": "end"})
 
-    def close(self) -> None:
+    def _end(self) -> None:
         for machine in self.machines():
             self.dismiss(machine)
-        super().close()
+        super()._end()
 
     def _close(self, reader: PlanReader) -> None:
         for machine in self.machines():
             _tell(machine, {"kind": "release", "token": reader.plan.token})
-        with self._packing:
-            self._packed.pop(reader.plan, None)
+        self._packed.forget(reader.plan)
         super()._close(reader)
 
     # --- readers ------------------------------------------------------------------------------------------------------
@@ -307,17 +305,7 @@ class ClusterGateway(Gateway):
         except DeltaSharingError as error:
             _tell(machine, {**answer, "error": self.remember(error)})
             return
-        _tell(machine, answer, b"" if reader is None else self._packed_plan(reader.plan))
-
-    def _packed_plan(self, plan: NativePlan) -> bytes:
-        with self._packing:
-            packed = self._packed.pop(plan, None)
-            if packed is None:
-                packed = plan.packed()
-            self._packed[plan] = packed
-            while len(self._packed) > _PACKED:
-                self._packed.popitem(last=False)
-            return packed
+        _tell(machine, answer, b"" if reader is None else self._packed.get_or_make(reader.plan, reader.plan.packed))
 
 
 def preferred_hosts(files: Sequence[VirtualFile], hosts: Sequence[str]) -> list[int]:

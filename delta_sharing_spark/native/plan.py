@@ -28,7 +28,7 @@ from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
-from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
+from delta_sharing_spark.schema.types import DataType, Primitive, Struct, inner_fields, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
@@ -194,7 +194,7 @@ class NativePlan:
         files = self._planned(planned)
         if load.options.limit is not None:
             files = _limited(files, load.options.limit)
-        leaves = sum(_leaves(f.type) for f in self.shown.columns.fields)
+        leaves = _leaves(self.shown.columns)
         most = max(1, _JOINED_CHUNKS // (1 + leaves))
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
@@ -436,28 +436,12 @@ def why_not(load: ResolvedScan) -> str | None:
 
 def _leaves(kind: DataType) -> int:
     """The columns of a file that a column of a type is stored in."""
-    match kind:
-        case Struct(fields):
-            return sum(_leaves(field.type) for field in fields)
-        case Array(element, _):
-            return _leaves(element)
-        case Map(key, value, _):
-            return _leaves(key) + _leaves(value)
-        case _:
-            return 1
+    return sum(_leaves(inner.type) for inner in inner_fields(kind)) or 1
 
 
 def _unreadable(kind: DataType) -> str | None:
-    match kind:
-        case Primitive("void"):
-            return "a nested void"
-        case Struct(fields):
-            if not fields:
-                return "a struct without fields"
-            return next((why for f in fields if (why := _unreadable(f.type))), None)
-        case Array(element, _):
-            return _unreadable(element)
-        case Map(key, value, _):
-            return _unreadable(key) or _unreadable(value)
-        case _:
-            return None
+    if kind == _VOID:
+        return "a nested void"
+    if kind == Struct(()):
+        return "a struct without fields"
+    return next((why for inner in inner_fields(kind) if (why := _unreadable(inner.type))), None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
 
 # Physical types, repetition, converted types and members of LogicalType, by their numbers in parquet.thrift.
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
@@ -123,15 +123,15 @@ def match_columns(root: Element, schema: Struct, mapping: str) -> None:
 
 def _find(column: Field, among: Sequence[Element], mapping: str) -> Element | None:
     if mapping == "id" and column.field_id is not None:
-        return next((e for e in among if e.value(9) == column.field_id), None)
-    name = column.physical_name
-    exact = next((e for e in among if e.original_name == name), None)
-    if exact is not None or mapping != "none":
-        return exact
-    close = [e for e in among if e.original_name.lower() == name.lower()]
-    if len(close) > 1:
-        raise NotNativeError(f"it has several columns named {name!r} that differ by case only")
-    return close[0] if close else None
+        found = [e for e in among if e.value(9) == column.field_id]
+    else:
+        name = column.physical_name
+        found = [e for e in among if e.original_name == name]
+        if not found and mapping == "none":
+            found = [e for e in among if e.original_name.lower() == name.lower()]
+    if len(found) > 1:
+        raise NotNativeError(f"it has several columns that may be {column.name!r}")
+    return found[0] if found else None
 
 
 def _take(element: Element, column: Field, path: str, mapping: str) -> None:
@@ -160,13 +160,12 @@ def _take_type(element: Element, declared: DataType, path: str, mapping: str) ->
                     # Asked for such fields alone, Spark before 4.1 takes every struct for NULL.
                     raise NotNativeError(f"the struct {path!r} lacks the field {inner.name!r}")
                 _take(child, inner, f"{path}.{inner.name}", mapping)
-        case Array(item, _):
-            (child,) = _repeated(element, 1, (_LIST,), _L_LIST, path)
-            _take_type(child, item, f"{path}.element", mapping)
-        case Map(key, value, _):
-            children = _repeated(element, 2, (_MAP, _MAP_KEY_VALUE), _L_MAP, path)
-            _take_type(children[0], key, f"{path}.key", mapping)
-            _take_type(children[1], value, f"{path}.value", mapping)
+        case Array() | Map():
+            is_list, within = isinstance(declared, Array), inner_fields(declared)
+            converted, logical = ((_LIST,), _L_LIST) if is_list else ((_MAP, _MAP_KEY_VALUE), _L_MAP)
+            children = _repeated(element, len(within), converted, logical, path)
+            for child, inner in zip(children, within, strict=True):
+                _take_type(child, inner.type, f"{path}.{inner.name}", mapping)
 
 
 def _repeated(element: Element, size: int, converted: tuple[int, ...], logical: int, path: str) -> list[Element]:

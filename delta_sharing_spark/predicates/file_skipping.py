@@ -52,7 +52,7 @@ from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
 from delta_sharing_spark.schema.arrow_bridge import bools, int64s
 from delta_sharing_spark.schema.instants import timestamp_micros
-from delta_sharing_spark.schema.partition_values import partition_value
+from delta_sharing_spark.schema.partition_values import partition_keys, partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
@@ -184,13 +184,14 @@ class FileSkipping:
         self._zone = time_zone
         partitions = {name.lower() for name in partition_columns}
         paths: dict[tuple[str, ...], Column] = {c.path: c for c in columns(expression)}
-        self._partition: list[tuple[int, tuple[str, str], DataType]] = []
+        keys = partition_keys({f.name: f.physical_name for f in schema.fields if f.name.lower() in partitions})
+        self._partition: list[tuple[int, tuple[str, ...], DataType]] = []
         self._data: list[tuple[int, tuple[str, ...], DataType, bool]] = []
         for slot, (path, column) in enumerate(paths.items()):
             fields = fields_along(schema, path)
             assert fields is not None, f"{path} was bound to another schema"
             if len(path) == 1 and path[0].lower() in partitions:
-                self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
+                self._partition.append((slot, keys[fields[0].physical_name], column.type))
             else:
                 physical = tuple(f.physical_name for f in fields)
                 was_float = column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
@@ -339,8 +340,8 @@ def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-def _under(values: Mapping[str, Any], names: tuple[str, str], default: Any) -> Any:
-    """The value under the first of two names that is there."""
+def _under(values: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:
+    """The value under the first of some names that is there."""
     return next((values[name] for name in names if name in values), default)
 
 

@@ -9,7 +9,11 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of ``source`` has its equal in ``target`` (timestamps: at microsecond precision)."""
+    """Whether every value of ``source`` has its equal in ``target`` (timestamps: at microsecond precision).
+
+    Integers may become narrower, where each value is checked: Parquet has none below 32 bits, and Hive, Impala and others
+    do not say which of them are meant to be.
+    """
     if pa.types.is_dictionary(source):
         return source.value_type.equals(target) or can_cast(source.value_type, target)
     if pa.types.is_null(target) or pa.types.is_null(source):
@@ -32,13 +36,12 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _integer_fits(source: pa.DataType, target: pa.DataType) -> bool:
-    unsigned = pa.types.is_unsigned_integer(source)
-    if pa.types.is_integer(target) and not pa.types.is_unsigned_integer(target):
-        return target.bit_width > source.bit_width or (target.bit_width == source.bit_width and not unsigned)
+    if pa.types.is_integer(target):
+        return True
     if pa.types.is_float64(target):
         return source.bit_width <= 32
     if pa.types.is_decimal(target):
-        digits = _INTEGER_DIGITS[source.bit_width] + (1 if unsigned and source.bit_width == 64 else 0)
+        digits = _INTEGER_DIGITS[source.bit_width] + (source.equals(pa.uint64()))
         return target.precision - target.scale >= digits
     return False
 
@@ -64,7 +67,7 @@ def cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     """``array`` as ``target``; call only where ``can_cast`` holds.
 
     Raises:
-        pyarrow.ArrowInvalid: A value does not fit (a timestamp beyond the range of microseconds, bytes that are not UTF-8).
+        pyarrow.ArrowInvalid: A value does not fit (an integer, a timestamp beyond the range of microseconds, bytes that are not UTF-8).
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -11,6 +13,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Struct
 
 _FIELD_ID = b"PARQUET:field_id"
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,53 +30,72 @@ class SourceFields:
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self.fields = list(fields)
-        self._names: dict[str, int] = {}
-        self._folded: dict[str, list[int]] | None = None
-        self._ids: dict[bytes, int] | None = None
-        for i, field in enumerate(self.fields):
-            self._names.setdefault(field.name, i)
 
-    def by_name(self, name: str) -> int | None:
-        return self._names.get(name)
+    def by_name(self, name: str) -> list[int]:
+        """All fields of that name."""
+        return self._names.get(name, [])
 
     def by_folded_name(self, name: str) -> list[int]:
         """All fields of that name, letter case aside."""
-        if self._folded is None:
-            self._folded = {}
-            for i, field in enumerate(self.fields):
-                self._folded.setdefault(field.name.lower(), []).append(i)
         return self._folded.get(name.lower(), [])
 
-    def by_id(self, number: int) -> int | None:
-        if self._ids is None:
-            self._ids = {}
-            for i, field in enumerate(self.fields):
-                if (field_id := (field.metadata or {}).get(_FIELD_ID)) is not None:
-                    self._ids.setdefault(field_id, i)
-        return self._ids.get(str(number).encode())
+    def by_id(self, number: int) -> list[int]:
+        """All fields of that id."""
+        return self._ids.get(str(number).encode(), [])
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether any field has an id."""
+        return bool(self._ids)
+
+    @cached_property
+    def _names(self) -> dict[str, list[int]]:
+        return self._places(lambda field: field.name)
+
+    @cached_property
+    def _folded(self) -> dict[str, list[int]]:
+        return self._places(lambda field: field.name.lower())
+
+    @cached_property
+    def _ids(self) -> dict[bytes, list[int]]:
+        return self._places(lambda field: (field.metadata or {}).get(_FIELD_ID))
+
+    def _places(self, key: Callable[[pa.Field], Key | None]) -> dict[Key, list[int]]:
+        places: dict[Key, list[int]] = {}
+        for place, field in enumerate(self.fields):
+            if (found := key(field)) is not None:
+                places.setdefault(found, []).append(place)
+        return places
 
 
 def find_source(field: Field, sources: SourceFields, context: Context) -> int | None:
     """The index of the file's field that holds ``field``; None if the file lacks it.
 
     Raises:
-        CorruptFileError: Several fields fit (they differ by case only).
+        CorruptFileError: Several fields fit, or the column is found by its id and there are no ids.
     """
     if context.mapping == "id" and field.field_id is not None:
-        return sources.by_id(field.field_id)
-    name = field.physical_name
-    exact = sources.by_name(name)
-    if exact is not None or context.mapping != "none":
-        return exact
-    close = sources.by_folded_name(name)
-    if len(close) > 1:
+        found, looked_for = sources.by_id(field.field_id), f"with the field id {field.field_id}"
+        if sources.fields and not sources.has_ids:
+            raise CorruptFileError(
+                f"file {context.file} of {context.table} has no field ids beside {sources.fields[0].name!r}, and its table finds "
+                f"columns by them (delta.columnMapping.mode is 'id'): every such column would be NULL; ask the provider to "
+                f"rewrite the file",
+                file=context.file,
+            )
+    else:
+        name = field.physical_name
+        found, looked_for = sources.by_name(name), f"named {name!r}"
+        if not found and context.mapping == "none":
+            found, looked_for = sources.by_folded_name(name), f"named {name!r} that differ by case only"
+    if len(found) > 1:
         raise CorruptFileError(
-            f"file {context.file} of {context.table} has several columns named {name!r} that differ by case only; "
-            f"leave the column out with the option 'columns', or ask the provider to rewrite the file",
+            f"file {context.file} of {context.table} has several columns {looked_for}; leave the column out with the option "
+            f"'columns', or ask the provider to rewrite the file",
             file=context.file,
-            column=name,
+            column=field.physical_name,
         )
-    return close[0] if close else None
+    return found[0] if found else None
 
 
 def leaves_of(source: pa.Schema, schema: Struct, context: Context) -> list[int]:
@@ -83,14 +105,8 @@ def leaves_of(source: pa.Schema, schema: Struct, context: Context) -> list[int]:
     leaf tells which structs are NULL.
 
     Raises:
-        CorruptFileError: Columns are found by id, and the file has none; or several fields fit one column.
+        CorruptFileError: As ``find_source``.
     """
-    if context.mapping == "id" and schema.fields and len(source) and not any(map(_has_id, source)):
-        raise CorruptFileError(
-            f"file {context.file} of {context.table} has no field ids, and its table finds columns by them "
-            f"(delta.columnMapping.mode is 'id'): every column would be NULL; ask the provider to rewrite the file",
-            file=context.file,
-        )
     leaves: list[int] = []
     _collect(SourceFields(source), schema.fields, 0, leaves, context)
     return sorted(set(leaves))
@@ -105,12 +121,8 @@ def leaf_of(source: pa.Schema, fields: Iterable[Field], context: Context) -> int
             return None
         first += sum(leaf_count(sibling.type) for sibling in siblings[:place])
         kind = siblings[place].type
-        siblings = fields_of(kind) if pa.types.is_struct(kind) else []
+        siblings = list(kind) if pa.types.is_struct(kind) else []
     return first
-
-
-def _has_id(field: pa.Field) -> bool:
-    return _FIELD_ID in (field.metadata or {})
 
 
 def _collect(sources: SourceFields, fields: tuple[Field, ...], first: int, leaves: list[int], context: Context) -> None:
@@ -128,7 +140,7 @@ def _collect_type(source: pa.DataType, declared: DataType, first: int, leaves: l
     source = storage(source)
     match declared:
         case Struct(fields) if pa.types.is_struct(source):
-            _collect(SourceFields(fields_of(source)), fields, first, leaves, context)
+            _collect(SourceFields(source), fields, first, leaves, context)
         case Array(element, _) if is_list(source):
             _collect_type(source.value_type, element, first, leaves, context)
         case Map(key, value, _) if pa.types.is_map(source):
@@ -145,10 +157,6 @@ def storage(data_type: pa.DataType) -> pa.DataType:
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
 
 
-def fields_of(data_type: pa.StructType) -> list[pa.Field]:
-    return [data_type.field(i) for i in range(data_type.num_fields)]
-
-
 def is_list(data_type: pa.DataType) -> bool:
     return pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_fixed_size_list(data_type)
 
@@ -157,7 +165,7 @@ def leaf_count(data_type: pa.DataType) -> int:
     """Parquet leaf columns under an Arrow type."""
     data_type = storage(data_type)
     if pa.types.is_struct(data_type):
-        return sum(leaf_count(f.type) for f in fields_of(data_type))
+        return sum(leaf_count(f.type) for f in data_type)
     if is_list(data_type):
         return leaf_count(data_type.value_type)
     if pa.types.is_map(data_type):

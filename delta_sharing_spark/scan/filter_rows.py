@@ -17,6 +17,7 @@ import pyarrow as pa
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.schema.arrow_bridge import mask as arrow_mask
 from delta_sharing_spark.storage.ranges import ByteSource
 
 OpenVector = Callable[[FileTask, DeletionVector], ByteSource]
@@ -110,7 +111,7 @@ def _kept_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Ar
         mask = np.ones(last - first, dtype=np.bool_)
         starts = offsets[rows.dropped_positions] - first
         mask[np.repeat(starts - (ends - leaving), leaving) + np.arange(total)] = False
-        left = _Rows(packed(mask), last - first - total)
+        left = _Rows(arrow_mask(mask), last - first - total)
         inner = [_kept(values, left) for values in inner]
     kept = np.zeros(rows.count + 1, dtype=np.int32)
     np.cumsum(lengths[rows.mask], out=kept[1:])
@@ -129,12 +130,6 @@ def _built(array: pa.Array, rows: _Rows, buffers: list[pa.Buffer | None], childr
     return pa.Array.from_buffers(array.type, rows.count, [validity, *buffers], unknown, 0, children)
 
 
-def packed(mask: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """A mask as Arrow stores it, one bit for each row."""
-    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits], 0)
-
-
 @dataclass(frozen=True, slots=True)
 class RowSelection:
     """Rows of one file that stay: those outside ``deleted`` (inside, if ``is_inverted``) and outside ``excluded``."""
@@ -147,7 +142,7 @@ class RowSelection:
         """Which of the file's rows ``first_row`` to ``first_row + rows`` stay, a bit each."""
         how = {"invert": self.is_inverted, "excluded": self.excluded}
         pieces = [
-            packed(select_mask(first_row + start, min(_PIECE, rows - start), self.deleted, **how))
+            arrow_mask(select_mask(first_row + start, min(_PIECE, rows - start), self.deleted, **how))
             for start in range(0, max(rows, 1), _PIECE)
         ]
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)

@@ -112,8 +112,8 @@ class ReadSpec:
             Change columns of a feed stand in it where the load has them.
         full_schema: The columns of the table that ``predicate`` needs beyond ``schema`` plus those of ``schema``.
         partition_columns: Logical names of the partition columns in ``full_schema``.
-        partition_names: All keys that a file's partition values may have, in lower case: a column that is missing beside
-            these alone is NULL.
+        partition_keys: Physical names of all partition columns to the keys of their values, as
+            ``schema.partition_values.partition_keys`` gives them: a column that is missing beside these alone is NULL.
         mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
         predicate: Applied exactly to every batch; None keeps all rows.
         prune: Row groups in which no row can pass it are not read; rows are filtered by ``predicate`` alone.
@@ -129,7 +129,7 @@ class ReadSpec:
     schema: Struct
     full_schema: Struct
     partition_columns: tuple[str, ...] = ()
-    partition_names: frozenset[str] = frozenset()
+    partition_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mapping: str = "none"
     predicate: Expression | None = None
     prune: Expression | None = None

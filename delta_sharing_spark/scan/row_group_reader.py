@@ -6,6 +6,7 @@ Row groups in which no row can pass the predicate, by the statistics in the foot
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -36,6 +37,10 @@ _MOST_BYTES, _MOST_ROWS = 64 << 20, 131072
 _LEAST_BUFFER, _MOST_BUFFER = 16 << 10, 1 << 20
 #: Bytes of buffers that are held for a batch, from which on it matters that others may share them.
 _MAY_BE_SLICE = 2 << 20
+#: What pyarrow says where the text of a batch, below a list, map or struct, exceeds 2 GiB: fewer rows have less.
+_TOO_MUCH_TEXT = "chunked array"
+#: Words of pyarrow's about compression and encryption that it does not know.
+_NOT_READ = re.compile("decrypt|support|not implemented|not built", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -126,34 +131,27 @@ def read_row_group(
         for start in range(0, rows, _GUESSED_ROWS):
             yield pa.RecordBatch.from_struct_array(pa.nulls(min(_GUESSED_ROWS, rows - start), pa.struct([])))
         return
+    decoded = 0
     try:
-        # buffer_size makes pyarrow read pages as they come instead of whole column chunks; held bytes need no buffer. To
-        # buffer what is held anyhow makes it look at all chunks before it reads one, where it catches what is wrong.
-        # This is what pq.ParquetFile wraps, which takes no memory pool.
-        reader = ParquetReader(decoding_pool())
-        reader.open(
-            group.open(),
-            metadata=group.footer.metadata,
-            pre_buffer=group.footer.file_bytes is not None,
-            buffer_size=max(_LEAST_BUFFER, min(_MOST_BUFFER, group.cost // (8 * len(group.leaves))))
-            if group.slides
-            else 0,
-            coerce_int96_timestamp_unit="us",
-            page_checksum_verification=True,
-        )
-        batches = reader.iter_batches(
-            batch_rows, row_groups=[group.index], column_indices=group.leaves, use_threads=False
-        )
-        decoded = 0
-        for batch in batches:
-            decoded += batch.num_rows
-            if decoded > rows:
-                break
-            yield batch
+        while batch_rows:
+            position = 0
+            try:
+                for batch in _batches(group, batch_rows):
+                    position += batch.num_rows
+                    if (new := position - decoded) > 0:
+                        decoded = position
+                        if decoded > rows:
+                            break
+                        yield batch.slice(batch.num_rows - new) if new < batch.num_rows else batch
+                batch_rows = 0
+            except pa.ArrowNotImplementedError as error:
+                if batch_rows == 1 or _TOO_MUCH_TEXT not in str(error):
+                    raise
+                batch_rows = max(1, batch_rows // 16)
     except (pa.ArrowException, OSError) as error:
         raise CorruptFileError(
             f"file {group.source.name} of {table}: row group {group.index} cannot be decoded ({redact(str(error))}); "
-            f"the file is damaged or was replaced: reload the table, and ask the provider if it goes on",
+            f"{_advice(error)}",
             file=group.source.name,
         ) from None
     # Positions of deleted rows count from the row groups before: a short one would shift them.
@@ -163,6 +161,33 @@ def read_row_group(
             f"{rows}; the file is damaged: ask the provider to check it",
             file=group.source.name,
         )
+
+
+def _batches(group: RowGroup, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The row group from its start; raises as pyarrow does."""
+    # buffer_size makes pyarrow read pages as they come instead of whole column chunks; held bytes need no buffer. To
+    # buffer what is held anyhow makes it look at all chunks before it reads one, where it catches what is wrong.
+    # This is what pq.ParquetFile wraps, which takes no memory pool.
+    reader = ParquetReader(decoding_pool())
+    reader.open(
+        group.open(),
+        metadata=group.footer.metadata,
+        pre_buffer=group.footer.file_bytes is not None,
+        buffer_size=max(_LEAST_BUFFER, min(_MOST_BUFFER, group.cost // (8 * len(group.leaves)))) if group.slides else 0,
+        coerce_int96_timestamp_unit="us",
+        page_checksum_verification=True,
+    )
+    yield from reader.iter_batches(batch_rows, row_groups=[group.index], column_indices=group.leaves, use_threads=False)
+
+
+def _advice(error: Exception) -> str:
+    """What to do where a row group cannot be decoded."""
+    if _NOT_READ.search(str(error)):
+        return (
+            f"pyarrow {pa.__version__} does not read what this file holds: leave the column out with the option 'columns', "
+            f"upgrade pyarrow, or ask the provider to write the file otherwise"
+        )
+    return "the file is damaged or was replaced: reload the table, and ask the provider if it goes on"
 
 
 def decoding_pool() -> pa.MemoryPool:

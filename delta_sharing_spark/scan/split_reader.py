@@ -430,7 +430,7 @@ def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
     constants: dict[str, pa.Scalar] = {}
     for column in spec.full_schema.fields:
         if column.name in spec.partition_columns:
-            text = _partition_text(task, column, spec.partition_names)
+            text = _partition_text(task, column, spec.partition_keys)
             constants[column.name] = partition_scalar(
                 text, column.type, column=column.name, file=task.id, time_zone=spec.time_zone
             )
@@ -443,8 +443,8 @@ def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
     return constants
 
 
-def _partition_text(task: FileTask, column: Field, known: frozenset[str]) -> str | None:
-    """The serialized value; servers key it by the physical name (delta format, the log) or by the logical one.
+def _partition_text(task: FileTask, column: Field, keys: Mapping[str, tuple[str, ...]]) -> str | None:
+    """The serialized value, under one of the column's ``keys``, letter case aside if it must be.
 
     Delta Lake leaves a NULL out where it copies a file's action. Beside a name that is not a partition column's, it may
     be that name the value stands under.
@@ -454,13 +454,14 @@ def _partition_text(task: FileTask, column: Field, known: frozenset[str]) -> str
     """
     values = task.partition_values
     if values is not None:
-        for name in (column.physical_name, column.name):
-            if name in values:
-                return values[name]
+        for key in keys[column.physical_name]:
+            if key in values:
+                return values[key]
         lowered = column.physical_name.lower()
         close = [v for k, v in values.items() if k.lower() == lowered]
         if len(close) == 1:
             return close[0]
+        known = {key.lower() for all_of_one in keys.values() for key in all_of_one}
         if not close and all(name.lower() in known for name in values):
             return None
     raise CorruptFileError(

@@ -2,7 +2,7 @@
 
 A struct is a dict of field id to ``(type, value)``, in the order of the bytes; a list is a :class:`ThriftList`. Fields
 that nobody here knows survive. A footer's many structs of the same form are not read but cut: ``field_places`` tells where
-their fields lie.
+their fields lie. Its unsigned numbers have seven bits a byte, as in Parquet and protobuf.
 """
 
 from __future__ import annotations
@@ -11,7 +11,46 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.scan.varint import append_varint, read_varint, unzigzag, zigzag
+#: Bytes of a number of 64 bits.
+_LONGEST = 10
+
+
+def append_varint(out: bytearray, number: int) -> None:
+    """Append an unsigned number to ``out``."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at ``position``, and the position behind it.
+
+    Raises:
+        IndexError: The bytes end within the number.
+        ValueError: The number has more than 64 bits.
+    """
+    byte = data[position]
+    if byte < 0x80:
+        return byte, position + 1
+    number = byte & 0x7F
+    for index in range(1, _LONGEST):
+        byte = data[position + index]
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number, position + index + 1
+    raise ValueError(f"a number of more than {_LONGEST} bytes")
+
+
+def zigzag(number: int) -> int:
+    """A signed number of 64 bits as an unsigned one: small where its magnitude is."""
+    return (number << 1) ^ (number >> 63)
+
+
+def unzigzag(number: int) -> int:
+    """The signed number that ``zigzag`` made ``number`` of."""
+    return (number >> 1) ^ -(number & 1)
+
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 _NUMBERS = frozenset((I16, I32, I64))

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
-from delta_sharing_spark.scan.column_resolution import Context, SourceFields, fields_of, find_source, is_list, storage
+from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
 
 
 class Whole(Enum):
@@ -37,28 +37,13 @@ class Whole(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
-    """A list's elements."""
-
-    element: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """A map's keys and values."""
-
-    key: Node
-    value: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Children:
-    """A struct's fields: for each declared one, the source's index (None where the file lacks it) and its node."""
+class Inner:
+    """What is within a nested type (``inner_fields``): for each, the source's index (None where the file lacks it) and its node."""
 
     fields: tuple[tuple[int | None, Node], ...]
 
 
-Node = Whole | Elements | Entries | Children
+Node = Whole | Inner
 
 
 def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -> Node:
@@ -82,19 +67,15 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
                 return Whole.CAST
         case Struct(fields):
             if pa.types.is_struct(source):
-                children = _plan_children(SourceFields(fields_of(source)), fields, path, context)
-                return _simplified(Children(children), source, declared)
-        case Array(element, _):
-            if is_list(source):
-                node = Elements(plan(source.value_type, element, f"{path}.element", context))
-                return _simplified(node, source, declared)
-        case Map(key, value, _):
-            if pa.types.is_map(source):
-                entries = Entries(
-                    plan(source.key_type, key, f"{path}.key", context),
-                    plan(source.item_type, value, f"{path}.value", context),
-                )
-                return _simplified(entries, source, declared)
+                children = _plan_children(SourceFields(source), fields, path, context)
+                return _simplified(Inner(children), source, declared)
+        case Array() | Map():
+            kinds = [source.key_type, source.item_type] if pa.types.is_map(source) else []
+            kinds = [source.value_type] if is_list(source) else kinds
+            if len(kinds) == len(inner_fields(declared)):
+                parts = zip(kinds, inner_fields(declared), strict=True)
+                nodes = [plan(kind, inner.type, f"{path}.{inner.name}", context) for kind, inner in parts]
+                return _simplified(Inner(tuple(enumerate(nodes))), source, declared)
     raise SchemaError(
         f"file {context.file} of {context.table}: column {path!r} is stored as {source}, which cannot become {declared} without loss; "
         f"ask the provider to check the file, or leave the column out with the option 'columns'",
@@ -124,15 +105,7 @@ def _simplified(node: Node, source: pa.DataType, declared: DataType) -> Node:
 
 
 def _has_required(declared: DataType) -> bool:
-    match declared:
-        case Struct(fields):
-            return any(not f.nullable or _has_required(f.type) for f in fields)
-        case Array(element, contains_null):
-            return not contains_null or _has_required(element)
-        case Map(key, value, value_contains_null):
-            return not value_contains_null or _has_required(key) or _has_required(value)
-        case _:
-            return False
+    return any(not inner.nullable or _has_required(inner.type) for inner in inner_fields(declared))
 
 
 def apply(node: Node, array: pa.Array, declared: DataType, path: str, context: Context) -> pa.Array:
@@ -153,12 +126,10 @@ def apply(node: Node, array: pa.Array, declared: DataType, path: str, context: C
             return _cast(array, declared, path, context)
         case Whole.VARIANT, _:
             return assemble_variant(array, arrow_type(declared), path=path, file=context.file)
-        case Children(children), Struct(fields):
-            return _apply_struct(children, array, fields, path, context)
-        case Elements(element), Array(element_type, contains_null):
-            return _apply_list(element, array, element_type, contains_null, path, context)
-        case Entries(key, value), Map():
-            return _apply_map(key, value, array, declared, path, context)
+        case Inner(children), Struct():
+            return _apply_struct(children, array, declared, path, context)
+        case Inner(children), Array() | Map():
+            return _apply_entries(children, array, declared, path, context)
     raise AssertionError(f"{node} does not belong to {declared}")
 
 
@@ -198,32 +169,28 @@ def _cast(array: pa.Array, declared: DataType, path: str, context: Context) -> p
 def _apply_struct(
     children: tuple[tuple[int | None, Node], ...],
     array: pa.Array,
-    fields: tuple[Field, ...],
+    declared: Struct,
     path: str,
     context: Context,
 ) -> pa.Array:
     built: list[pa.Array] = []
-    for (index, node), field in zip(children, fields, strict=True):
+    for (index, node), field in zip(children, declared.fields, strict=True):
         inner = f"{path}.{field.name}"
         child = apply(node, array if index is None else array.field(index), field.type, inner, context)
         if not field.nullable:
             require_values(child, array, inner, context)
         built.append(child)
-    arrow_fields = [pa.field(f.name, arrow_type(f.type), nullable=f.nullable) for f in fields]
     if not built:
         return pa.nulls(len(array), pa.struct([]))
-    return _struct(built, arrow_fields, array)
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(built, fields=list(arrow_type(declared)), mask=mask)
 
 
-def _struct(children: list[pa.Array], fields: list[pa.Field], like: pa.Array) -> pa.Array:
-    mask = like.is_null() if like.null_count else None
-    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-
-
-def _apply_list(
-    node: Node, array: pa.Array, element: DataType, contains_null: bool, path: str, context: Context
+def _apply_entries(
+    children: tuple[tuple[int | None, Node], ...], array: pa.Array, declared: Array | Map, path: str, context: Context
 ) -> pa.Array:
-    if not pa.types.is_list(array.type):
+    is_map = pa.types.is_map(array.type)
+    if not is_map and not pa.types.is_list(array.type):
         fixed = pa.types.is_fixed_size_list(array.type)
         array = array.cast(pa.list_(array.type.value_field))
         if fixed and array.null_count:
@@ -231,24 +198,17 @@ def _apply_list(
             array = array.take(pa.array(range(len(array))))
     array = _at_zero(array)
     first, last = _bounds(array)
-    values = apply(node, array.values.slice(first, last - first), element, f"{path}.element", context)
-    if not contains_null:
-        require_values(values, None, f"{path}.element", context)
-    target = pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
-    return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, [values])
-
-
-def _apply_map(key: Node, value: Node, array: pa.Array, declared: Map, path: str, context: Context) -> pa.Array:
-    array = _at_zero(array)
-    first, last = _bounds(array)
-    keys = apply(key, array.keys.slice(first, last - first), declared.key, f"{path}.key", context)
-    items = apply(value, array.items.slice(first, last - first), declared.value, f"{path}.value", context)
-    require_values(keys, None, f"{path}.key", context)
-    if not declared.value_contains_null:
-        require_values(items, None, f"{path}.value", context)
+    parts = (array.keys, array.items) if is_map else (array.values,)
+    built: list[pa.Array] = []
+    for (_, node), part, inner in zip(children, parts, inner_fields(declared), strict=True):
+        name = f"{path}.{inner.name}"
+        built.append(apply(node, part.slice(first, last - first), inner.type, name, context))
+        if not inner.nullable or inner.name == "key":
+            require_values(built[-1], None, name, context)
     target = arrow_type(declared)
-    entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
-    return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, [entries])
+    if is_map:
+        built = [pa.StructArray.from_arrays(built, fields=[target.key_field, target.item_field])]
+    return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, built)
 
 
 def _bounds(array: pa.Array) -> tuple[int, int]:

@@ -6,6 +6,8 @@ together. They stand here again because executors must not depend on a Spark ver
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Map, Primitive, Struct
@@ -42,4 +44,17 @@ def arrow_type(data_type: DataType) -> pa.DataType:
 
 def arrow_schema(schema: Struct) -> pa.Schema:
     """The Arrow schema of a table's (projected) schema; field order and nullability are the schema's."""
-    return pa.schema([pa.field(f.name, arrow_type(f.type), nullable=f.nullable) for f in schema.fields])
+    return pa.schema(list(arrow_type(schema)))
+
+
+def with_other_values(data_type: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type with ``other`` of each type that is not nested in its place, at any depth."""
+
+    def changed(field: pa.Field) -> pa.Field:
+        return field.with_type(with_other_values(field.type, other))
+
+    if pa.types.is_struct(data_type):
+        return pa.struct([changed(field) for field in data_type])
+    if pa.types.is_map(data_type):
+        return pa.map_(changed(data_type.key_field), changed(data_type.item_field))
+    return pa.list_(changed(data_type.value_field)) if pa.types.is_list(data_type) else other(data_type)

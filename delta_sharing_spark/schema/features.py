@@ -6,11 +6,10 @@ sent to sharing servers; ``docs/generate.py`` documents them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
-from delta_sharing_spark.schema.types import Array, DataType, Map, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, decimal_of, inner_fields
 
 #: Reader versions of the Delta protocol: 1 asks nothing, 2 column mapping, 3 lists its features by name.
 FEATURES_READER_VERSION = 3
@@ -30,8 +29,7 @@ _WIDER = {
 }
 #: Digits that a decimal needs before its point to hold every value. The protocol lists 10 for types up to INT and 20 for
 #: LONG; writers of narrower changes lose nothing, and the reference client reads them.
-_DECIMAL_DIGITS = {"byte": (3, 0), "short": (5, 0), "integer": (10, 0), "long": (19, 0)}
-_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
+_DECIMALS = {"byte": Decimal(3, 0), "short": Decimal(5, 0), "integer": Decimal(10, 0), "long": Decimal(19, 0)}
 
 
 #: Reader features that this reader does, in both access modes, as the log spells them.
@@ -104,19 +102,12 @@ def _refusal(name: str) -> str:
 
 def check_type_changes(data_type: DataType, *, table: str, path: str = "") -> None:
     """Raise UnsupportedFeatureError for a type change that the protocol does not list ("Type Widening", "Type Change Metadata"); names its column."""
-    match data_type:
-        case Struct(fields):
-            for field in fields:
-                name = f"{path}.{field.name}" if path else field.name
-                changes = field.metadata.get(TYPE_CHANGES) or ()
-                for change in changes if isinstance(changes, (list, tuple)) else (changes,):
-                    _check_change(change, name, table)
-                check_type_changes(field.type, table=table, path=name)
-        case Array(element):
-            check_type_changes(element, table=table, path=f"{path}.element")
-        case Map(key, value):
-            check_type_changes(key, table=table, path=f"{path}.key")
-            check_type_changes(value, table=table, path=f"{path}.value")
+    for field in inner_fields(data_type):
+        name = f"{path}.{field.name}" if path else field.name
+        changes = field.metadata.get(TYPE_CHANGES) or ()
+        for change in changes if isinstance(changes, (list, tuple)) else (changes,):
+            _check_change(change, name, table)
+        check_type_changes(field.type, table=table, path=name)
 
 
 def _check_change(change: object, column: str, table: str) -> None:
@@ -135,15 +126,10 @@ def widens(before: str, after: str) -> bool:
     """Whether a column of type ``before`` may become ``after`` (Delta protocol, "Type Widening"): every value fits."""
     if after in _WIDER.get(before, ()):
         return True
-    target, source = _digits(after), _DECIMAL_DIGITS.get(before) or _digits(before)
+    target, source = decimal_of(after), _DECIMALS.get(before) or decimal_of(before)
     if target is None or source is None:
         return False
-    return target[0] - source[0] >= target[1] - source[1] >= 0
-
-
-def _digits(decimal: str) -> tuple[int, int] | None:
-    match = _DECIMAL.fullmatch(decimal)
-    return match and (int(match[1]), int(match[2]))
+    return target.precision - source.precision >= target.scale - source.scale >= 0
 
 
 def mapping_mode(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,20 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+def partition_keys(names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The keys under which a file's action may hold the value of each partition column, by the column's physical name.
+
+    Values of mapped columns stand under physical names. Releases of Trino and of Delta Kernel wrote them under logical ones, and so
+    do some sharing servers. A logical name that is another column's physical one tells nothing: columns may have
+    exchanged their names.
+
+    Args:
+        names: Logical to physical names of all partition columns.
+    """
+    physical = frozenset(names.values())
+    return {key: (key,) if name in physical else (key, name) for name, key in names.items()}
 
 
 def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "UTC") -> Any:

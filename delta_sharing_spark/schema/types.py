@@ -143,6 +143,18 @@ def fields_along(schema: Struct, path: tuple[str, ...]) -> list[Field] | None:
     return fields
 
 
+def inner_fields(data_type: DataType) -> tuple[Field, ...]:
+    """The fields of a struct; an array's ``element``, or a map's ``key`` and ``value``, as fields; of other types none."""
+    match data_type:
+        case Struct(fields):
+            return fields
+        case Array(element, contains_null):
+            return (Field("element", element, contains_null),)
+        case Map(key, value, value_contains_null):
+            return (Field("key", key), Field("value", value, value_contains_null))
+    return ()
+
+
 def _only(name: str, fields: list[Field]) -> Field | None:
     if len(fields) > 1:
         raise SchemaError(
@@ -285,14 +297,18 @@ def _parse_primitive(name: str, table: str, path: str) -> DataType:
         return Primitive(lowered)
     if lowered == "decimal":
         return Decimal(10, 0)
-    match = _DECIMAL.fullmatch(lowered)
-    if match:
-        precision, scale = int(match[1]), int(match[2])
-        if 1 <= precision <= 38 and 0 <= scale <= precision:
-            return Decimal(precision, scale)
+    if (decimal := decimal_of(lowered)) is not None:
+        return decimal
     if lowered.startswith(("char(", "varchar(")):
         return Primitive("string")
     raise _unknown_type(name, table, path)
+
+
+def decimal_of(name: str) -> Decimal | None:
+    """The decimal type that a schema writes as ``name``; None if it is another type, or has no such digits."""
+    match = _DECIMAL.fullmatch(name)
+    kind = Decimal(int(match[1]), int(match[2])) if match else None
+    return kind if kind is not None and 1 <= kind.precision <= 38 and 0 <= kind.scale <= kind.precision else None
 
 
 def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:

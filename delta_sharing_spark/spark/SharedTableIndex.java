@@ -352,6 +352,9 @@ public final class SharedTableIndex implements FileIndex {
             return null;
         }
         LogicalPlan plan = query.optimizedPlan();
+        if (plan.isStreaming()) {
+            return null; // what the function of foreachBatch makes an RDD of is listed within the execution of its batch
+        }
         long[] most = new long[] {-1};
         if (isUnfiltered(filters) && isBounded(plan, -1, most) && most[0] >= 0) {
             return Long.valueOf(most[0]);

@@ -7,9 +7,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j import java_gateway  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -22,7 +23,7 @@ from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
@@ -92,6 +93,7 @@ _DEEPEST = 20
 Opened = tuple[TableOpener, ResolvedScan]
 #: Is told of each listing.
 Note = Callable[[ScanListing], None]
+_Answer = TypeVar("_Answer")
 
 #: The gateway of this machine, and those of applications on clusters, by their ids.
 _gateways: dict[str, Gateway] = {}
@@ -165,9 +167,12 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("webhdfs", hadoop)
     except Exception as error:
         raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
-    gateway = gateway_of(reach)
     raise_causes(is_connect(spark))
-    index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
+
+    def opened_by(gateway: Gateway) -> TableIndex:
+        return gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
+
+    gateway, index = _served(reach, opened_by)
     index.begin()
     shown = index.shown
     has_floats = any(name in str(shown.columns) for name in ("float", "double"))
@@ -351,6 +356,18 @@ def gateway_of(reach: Reach) -> Gateway:
         return gateway
 
 
+def _served(reach: Reach, serve: Callable[[Gateway], _Answer]) -> tuple[Gateway, _Answer]:
+    """A gateway and what ``serve`` has it serve: another one where it ended meanwhile, with the last of what it served before.
+
+    Raises:
+        ConfigError: As ``gateway_of``.
+    """
+    while True:
+        gateway = gateway_of(reach)
+        with suppress(GatewayClosedError):
+            return gateway, serve(gateway)
+
+
 def _cluster_gateway(context: SparkContext) -> ClusterGateway:
     conf = context.getConf()
     host = str(conf.get("spark.driver.host", "") or "")
@@ -401,8 +418,8 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
             f"spark_path of {place.name} needs a gateway on each machine ({why}); download the files to where they read, or read "
             f"them by fs()"
         )
-    gateway = gateway_of(reach)
     raise_causes(is_connected=False)
+    gateway, root = _served(reach, lambda gateway: gateway.share(place, end_of(session)))
     for setting, value in {_LOCALITY: "true", **client_options(gateway)}.items():
         session.conf.set(setting, value)
-    return f"{gateway.share(place, end_of(session))}/{below}".rstrip("/")
+    return f"{root}/{below}".rstrip("/")

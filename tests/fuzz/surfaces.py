@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.access.contract import with_change_columns
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import load_snapshot
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.testing.tables.vectors import encode, frame, z85_encode
@@ -151,13 +152,12 @@ class Logs(Surface):
             )
         known = {f.name.lower(): f for f in columns.fields}
         partitions = [known[name.lower()] for name in metadata.partition_columns if name.lower() in known]
-        names = frozenset(name.lower() for f in partitions for name in (f.name, f.physical_name))
         return ReadSpec(
             NAME,
             schema,
             schema,
             tuple(f.name for f in partitions),
-            names,
+            partition_keys({f.name: f.physical_name for f in partitions}),
             mapping,
             change_feed=feed,
         )

@@ -412,6 +412,30 @@ def test_a_static_frame_joined_to_a_stream(spark: Any, client: SharingClient, sh
     assert shared.count("query") <= 2, "each batch asks, an earlier listing answers"
 
 
+def test_what_the_function_of_a_streams_batch_reads_is_no_part_of_the_batch(
+    spark: Any, client: SharingClient, tmp_path: Path
+) -> None:
+    """Spark runs it within the batch's execution, whose plan tells nothing of an RDD that the function makes."""
+    spark.range(3).write.parquet(str(tmp_path / "in"))
+    table = client.table("index.d.ordered")
+    found: list[Any] = []
+
+    def read(batch: Any, number: int) -> None:
+        found.extend(table.to_spark(spark).rdd.map(lambda row: (row.id, row.city)).collect())
+
+    files = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
+    limited = table.to_spark(spark).limit(5).select("city")
+    for name, stream in (("alone", files), ("joined", files.crossJoin(limited))):
+        found.clear()
+        writer = stream.writeStream.foreachBatch(read).option("checkpointLocation", str(tmp_path / name))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+        assert sorted(found) == [(i, f"c{i % 7}") for i in range(1000)], name
+
+
 def test_versions_that_are_refused_otherwise(client: SharingClient, shared: SharingServer) -> None:
     """A version that the user asks for is never replaced by another one."""
     with pytest.raises(VersionError):

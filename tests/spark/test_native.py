@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 
 from delta_sharing_spark import SharingClient, load_as_spark
 from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
@@ -308,6 +309,17 @@ def test_a_fault_fails_the_query_with_its_cause(
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+def test_a_load_that_comes_as_the_gateway_ends_gets_another(
+    spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, own = Gateway(), native.gateway_of
+    ended.close()
+    given = [ended]
+    monkeypatch.setattr(native, "gateway_of", lambda reach: given.pop() if given else own(reach))
+    assert client.table("views.d.plain").to_spark(spark, "native").where("id < 7").count() == 7
+    assert not given
 
 
 def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, client: SharingClient) -> None:

@@ -31,7 +31,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     VersionError,
 )
-from delta_sharing_spark.scan.varint import append_varint, read_varint
+from delta_sharing_spark.scan.thrift import append_varint, read_varint
 
 #: What an error may know that a client can use.
 _DETAILS = ("file", "column", "status", "error_code", "reason")

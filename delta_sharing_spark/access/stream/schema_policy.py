@@ -8,7 +8,7 @@ from delta_sharing_spark.access.contract import ResolvedScan, TableShape
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.features import widens
-from delta_sharing_spark.schema.types import Array, DataType, Field, FieldsByName, Map, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Field, FieldsByName, Map, Struct, inner_fields
 
 _ADVICE = "restart the stream to read with the new schema; if that does not help, start it anew with another checkpoint"
 
@@ -101,20 +101,13 @@ class _Comparison:
         match known, now:
             case Struct(), Struct():
                 self.structs(known, now, column)
-            case Array(), Array():
-                self._nulls(known.contains_null, now.contains_null, f"{column}.element")
-                self._type(known.element, now.element, f"{column}.element")
-            case Map(), Map():
-                self._nulls(known.value_contains_null, now.value_contains_null, f"{column}.value")
-                self._type(known.key, now.key, f"{column}.key")
-                self._type(known.value, now.value, f"{column}.value")
+            case (Array(), Array()) | (Map(), Map()):
+                for mine, field in zip(inner_fields(known), inner_fields(now), strict=True):
+                    self._field(mine, field, f"{column}.{field.name}")
             case _:
-                if known != now and not _widens(now, known):
+                # A version before a column was widened reads with the type that it has now.
+                if known != now and not widens(str(now), str(known)):
                     raise self._stop(column, f"its type is {now}, the stream reads {known}")
-
-    def _nulls(self, allows_null: bool, now_allows_null: bool, column: str) -> None:
-        if now_allows_null and not allows_null:
-            raise self._stop(column, "it allows NULL")
 
     def _stop(self, column: str, change: str) -> StreamError:
         return _incompatible(self.version, self.table, column, change)
@@ -158,20 +151,9 @@ def _collect(stream: DataType, table: DataType, path: str, names: set[str]) -> N
                 other = fields.find(field.name)
                 if other is not None:
                     _collect(field.type, other.type, f"{path}.{other.name}", names)
-        case Array(), Array():
-            _collect(stream.element, table.element, f"{path}.element", names)
-        case Map(), Map():
-            _collect(stream.key, table.key, f"{path}.key", names)
-            _collect(stream.value, table.value, f"{path}.value", names)
-        case _:
-            return
-
-
-def _widens(narrow: DataType, wide: DataType) -> bool:
-    """Whether a version before a column was widened reads with the type it has now."""
-    if isinstance(narrow, Struct | Array | Map) or isinstance(wide, Struct | Array | Map):
-        return False
-    return widens(str(narrow), str(wide))
+        case (Array(), Array()) | (Map(), Map()):
+            for mine, inner in zip(inner_fields(stream), inner_fields(table), strict=True):
+                _collect(mine.type, inner.type, f"{path}.{inner.name}", names)
 
 
 def _incompatible(version: int, table: str, column: str, change: str, advice: str = _ADVICE) -> StreamError:

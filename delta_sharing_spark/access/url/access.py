@@ -32,6 +32,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.http import NetworkSettings, data_session, pause_after_early
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
@@ -354,8 +355,9 @@ def narrowed(
     from delta_sharing_spark.predicates.hints import json_hints, sql_hints
     from delta_sharing_spark.predicates.tree import conjunction
 
+    keys = partition_keys({column.name: column.physical_name for column in partitions})
     plain = [column for column in partitions if str(column.type) in _PLAIN]
-    parts = [part for column in plain if (part := _values(column, files)) is not None]
+    parts = [part for column in plain if (part := _values(column, keys[column.physical_name], files)) is not None]
     if not parts:
         return None
     condition = conjunction(parts)
@@ -375,14 +377,14 @@ def of_versions(query: ChangesQuery, first: int, last: int) -> ChangesQuery:
     return replace(query, starting_version=first, starting_timestamp=None, ending_version=last, ending_timestamp=None)
 
 
-def _values(column: Field, files: Sequence[FileTask]) -> Expression | None:
+def _values(column: Field, keys: Sequence[str], files: Sequence[FileTask]) -> Expression | None:
     """``column`` is one of the values that it has in ``files``; None where that is not certain, or long."""
     from delta_sharing_spark.predicates.tree import Column, Compare, IsNull, Literal, disjunction
 
     texts: set[str | None] = set()
     for file in files:
         values = file.partition_values or {}
-        name = next((name for name in (column.physical_name, column.name) if name in values), None)
+        name = next((key for key in keys if key in values), None)
         if name is None:
             return None
         texts.add(values[name] or None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol, parse_lines
+from delta_sharing_spark.deltalog.actions import Metadata, Protocol, parse_lines, vector_from
 from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
     LogEntry,
@@ -20,7 +20,6 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.deltalog.replay import CommitTimes, Head, load_head, load_snapshot
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.storage import local_files

@@ -87,7 +87,9 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
 
 def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
     """A split as it arrives on an executor: through a pickle, but for the issuer that counts."""
-    spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, snapshot.metadata.partition_columns, snapshot.mapping)
+    metadata, mapping = snapshot.metadata, snapshot.mapping
+    keys = metadata.partition_keys(mapping, str(NAME))
+    spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, metadata.partition_columns, keys, mapping)
     access = table.renewed_access(tasks).restricted_to(tasks)
     split = Split(0, spec, tuple(FileSlice(task) for task in tasks), replace(access, issuer=None))
     arrived: Split = pickle.loads(pickle.dumps(split))

@@ -63,6 +63,9 @@ def test_file_names(name, kind):
         ("s3://b/t", "x/../../u/y", "s3://b/u/y"),
         ("s3://b/t", "a..b/c.d", "s3://b/t/a..b/c.d"),
         ("s3://b/t", "ts=10%3A00/f", "s3://b/t/ts=10:00/f"),
+        ("s3://b/t", "a%3Ab.parquet", "s3://b/t/a:b.parquet"),
+        ("s3://b/t", "s3%3A//c/f", "s3://b/t/s3:/c/f"),
+        ("s3://b/t", "%2Fk", "s3://b/t/k"),
     ],
 )
 def test_paths_are_decoded_once_and_stand_where_they_point(root, uri, location):

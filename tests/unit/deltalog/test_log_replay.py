@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -368,6 +369,34 @@ def test_partition_values_by_physical_name_with_reader_version_2():
         assert [t.partition_values for t in snapshot.tasks()] == expected
     plain = load_snapshot(log([protocol(1), metadata(("p",), schema, delta__columnMapping__mode="name")]))
     assert plain.mapping == "none"
+
+
+def exchanged(*values: dict[str, str | None]) -> list[dict[str, Any]]:
+    """The first commit of a table partitioned by ``a``, ``b`` and ``c``, of which the first two have exchanged their names."""
+    fields = [
+        {"name": n, "type": "string", "nullable": True,
+         "metadata": {"delta.columnMapping.id": i, "delta.columnMapping.physicalName": physical}}
+        for i, (n, physical) in enumerate([("a", "b"), ("b", "a"), ("c", "col-c"), ("v", "col-v")], 1)
+    ]  # fmt: skip
+    schema = json.dumps({"type": "struct", "fields": fields})
+    head = [protocol(2), metadata(("a", "b", "c"), schema, delta__columnMapping__mode="name")]
+    return [*head, *(add(f"f{i}", partitionValues=v) for i, v in enumerate(values))]
+
+
+@pytest.mark.parametrize("kind", [None, "classic", "v2json-inline", "v2parquet"])
+def test_a_partition_value_may_stand_under_the_logical_name_that_no_other_column_has_as_its_physical_one(kind):
+    """Trino and Delta Kernel have written such; without a word the column was NULL in every row."""
+    actions = exchanged({"b": "1", "a": "2", "c": "3"}, {"a": "2", "c": "3"}, {"b": "1", "col-c": None})
+    store = log(actions)
+    if kind is not None:
+        store = log(actions[:2])
+        write_checkpoint(store, 0, actions, kind)
+    values = {task.id: task.partition_values for task in load_snapshot(store).tasks()}
+    assert values == {
+        "f0": {"b": "1", "a": "2", "col-c": "3"},
+        "f1": {"b": None, "a": "2", "col-c": "3"},
+        "f2": {"b": "1", "a": None, "col-c": None},
+    }
 
 
 def test_tasks_are_built_for_survivors_only_and_share_partition_values():

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.flight import messages
-from delta_sharing_spark.access.flight.access import FlightAccess
 from delta_sharing_spark.access.flight.connection import CANCEL, RENEW, GatewayAddress
+from delta_sharing_spark.access.flight.table import FlightAccess
 from delta_sharing_spark.errors import ConfigError, TicketError
 from delta_sharing_spark.flight import gateway as gateway_module
 from delta_sharing_spark.flight import tickets

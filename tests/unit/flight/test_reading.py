@@ -16,9 +16,8 @@ from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.contract import FileList
-from delta_sharing_spark.access.flight.access import FlightAccess
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
-from delta_sharing_spark.access.flight.table import _task
+from delta_sharing_spark.access.flight.table import FlightAccess, _task
 from delta_sharing_spark.access.plan import spec_of, splits_of
 from delta_sharing_spark.errors import (
     DeltaSharingError,

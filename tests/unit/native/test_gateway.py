@@ -16,8 +16,8 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, gateway, held_chunks, peers, plan, plan_reader
-from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native import budget, gateway, peers, plan, plan_reader
+from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
@@ -75,6 +75,27 @@ def test_it_ends_with_the_last_session(path: Path) -> None:
         socket.create_connection(("127.0.0.1", running.port), timeout=60)
 
 
+def test_what_comes_as_it_ends_is_told_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be served for a moment, and by nothing then."""
+    with SharingServer({"s.d.t": path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        running = Gateway()
+        came: list[str] = []
+
+        def close(reader: plan_reader.PlanReader) -> None:
+            try:
+                came.append(running.add(plan_native(scan.resolved()), lambda: False))
+            except GatewayClosedError:
+                came.append("refused")
+            reader.close()
+
+        monkeypatch.setattr(running, "_close", close)
+        running.add(plan_native(scan.resolved()), lambda: True)
+        assert wait_for(lambda: came)
+        assert came == ["refused"]
+        assert wait_for(lambda: not running._listener.fileno() >= 0)
+
+
 def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
@@ -103,7 +124,7 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Footers are let go of, chunks fetched ahead too, and the rows are the same; nothing is held at the end."""
     monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
     monkeypatch.setattr(budget, "AHEAD_BYTES", 1 << 20)
-    monkeypatch.setattr(held_chunks, "_PIECE", 64 << 10)
+    monkeypatch.setattr(plan_reader, "_PIECE", 64 << 10)
     monkeypatch.setattr(pace, "LEAST", 64 << 10)
     monkeypatch.setattr(pace, "MOST", 64 << 10)
     with SharingServer({"s.d.t": path}) as server:

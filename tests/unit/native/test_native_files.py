@@ -26,8 +26,8 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
-from delta_sharing_spark.native.file_layout import lay_out, lay_out_together
 from delta_sharing_spark.native.files import _all_at_once, _MemberFile
+from delta_sharing_spark.native.layout import lay_out, lay_out_together
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes

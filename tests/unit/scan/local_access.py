@@ -79,6 +79,7 @@ def vector_of(name: str, positions: list[int]) -> tuple[DeletionVector, bytes]:
 
 
 def spec_of(schema: Struct, **how: Any) -> ReadSpec:
+    how.setdefault("partition_keys", {name: (name,) for name in how.get("partition_columns", ())})
     return ReadSpec("s.d.t", schema, how.pop("full_schema", schema), **how)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from
+from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.scan import deletion_vector as dv
 from delta_sharing_spark.scan.plan import DeletionVector

@@ -82,7 +82,7 @@ def test_of_a_far_storage_four_splits_take_a_workers_place_and_share_its_budget(
     for table, latency, slices in (("far", 0.04, 1), ("near", 0.001, 1), ("small", 0.04, 40)):
         pace = pace_of(table, task.location)
         pace.learn(1000, latency)
-        spec = ReadSpec(table, schema, schema, (), frozenset(), "none", fetch_ahead=64 << 20)
+        spec = ReadSpec(table, schema, schema, (), {}, "none", fetch_ahead=64 << 20)
         splits = [Split(i, spec, (FileSlice(task),) * slices, cast("Access", far)) for i in range(16)]
         assert is_waiting(splits[0]) == (table == "far")
         if table == "far":

@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan import pace, read_ahead, split_reader
+from delta_sharing_spark.scan import pace, read_ahead, row_group_reader, split_reader
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.scan.splits import MAX_SLICES_PER_FILE, MAX_SPLITS, pack
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
 from support.drawing import drawn, one_of
@@ -397,13 +399,44 @@ def test_errors_of_the_access_come_out_as_they_are_and_threads_end() -> None:
     assert threading.active_count() <= before
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_rows_with_more_text_than_a_batch_of_arrow_holds_are_read_in_smaller_ones(
+    held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a list, map or struct pyarrow reads no more than 2 GiB of text at once; a dictionary holds that in a few kilobytes."""
+    whole, asked = row_group_reader._batches, []
+
+    def limited(group: row_group_reader.RowGroup, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        asked.append(batch_rows)
+        for count, batch in enumerate(whole(group, batch_rows)):
+            if batch_rows > 8 and count == 2:
+                raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+            yield batch
+
+    monkeypatch.setattr(row_group_reader, "_batches", limited)
+    monkeypatch.setattr(row_group_reader, "_GUESSED_ROWS", 100)
+    monkeypatch.setattr(row_group_reader, "_MOST_ROWS", 100)
+    data = parquet(numbers(1000))
+    spec = spec_of(NARROW, fetch_ahead=64 << 20 if held else 1)
+    assert read(spec, LocalAccess({"f": data}))["i"].to_pylist() == list(range(1000))
+    assert asked == [100, 6]
+
+
+def test_what_pyarrow_does_not_read_is_not_called_damaged() -> None:
+    data = parquet(pa.table({"i": [1, 2]}), compression="snappy", use_dictionary=False)
+    lzo = data.replace(b"\x15\x02\x16", b"\x15\x06\x16")
+    assert lzo != data
+    with pytest.raises(CorruptFileError, match="does not read what this file holds: leave the column out"):
+        read_one(lzo, NARROW)
+
+
 # --- constants ---------------------------------------------------------------------------------------------------
 
 
 def test_the_logs_partition_value_wins_over_the_files_column() -> None:
     data = parquet(pa.table({"p": ["wrong"], "i": [1]}))
     schema = Struct((Field("P", STRING), Field("i", LONG)))
-    spec = spec_of(schema, partition_columns=("P",), partition_names=frozenset({"p", "q"}))
+    spec = spec_of(schema, partition_columns=("P",), partition_keys={"P": ("P",), "Q": ("Q",)})
     assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"p": "right"})]).to_pylist() == [
         {"P": "right", "i": 1}
     ]
@@ -412,6 +445,19 @@ def test_the_logs_partition_value_wins_over_the_files_column() -> None:
         assert batches_read.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
     with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
         read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"col-1": "right"})])
+
+
+def test_a_partition_value_of_a_column_that_another_has_the_name_of() -> None:
+    """Where columns have exchanged their names and a NULL is left out, the other column's value is not taken for it."""
+    schema = Struct((Field("a", STRING, True, {"delta.columnMapping.physicalName": "b"}),))
+    spec = spec_of(
+        schema, partition_columns=("a",), partition_keys=partition_keys({"a": "b", "b": "a"}), mapping="name"
+    )
+    data = parquet(pa.table({"i": [1]}))
+    for values, expected in (({"a": "x"}, None), ({"a": "x", "b": "y"}, "y")):
+        assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), values)]).to_pylist() == [
+            {"a": expected}
+        ]
 
 
 def test_change_columns() -> None:
@@ -455,7 +501,7 @@ def test_many_large_files_and_small_splits_are_no_more_splits_than_a_plan_may_ha
 
 
 def test_a_file_without_partition_values_is_no_file_of_nulls() -> None:
-    spec = spec_of(SCHEMA, partition_columns=("s",), partition_names=frozenset({"s"}))
+    spec = spec_of(SCHEMA, partition_columns=("s",))
     access = LocalAccess({"f": parquet(numbers(3).drop_columns(["s"]))})
     task = FileTask("f", "f", len(access.files["f"]), partition_values=None)
     with pytest.raises(CorruptFileError, match="no value for the partition column 's'"):

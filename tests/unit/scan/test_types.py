@@ -99,8 +99,6 @@ def test_widening_of_nested_leaves(
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        (pa.int64(), P("integer")),
-        (pa.int32(), P("short")),
         (pa.int64(), P("double")),
         (pa.int32(), P("float")),
         (pa.int32(), Decimal(9, 0)),
@@ -125,7 +123,6 @@ def test_widening_of_nested_leaves(
         (pa.int32(), Array(P("integer"))),
         (pa.struct([("x", pa.int32())]), P("string")),
         (pa.struct([("x", pa.int32())]), Map(P("string"), P("integer"))),
-        (pa.uint64(), P("long")),
         (pa.int32(), P("void")),
     ],
     ids=str,
@@ -133,6 +130,24 @@ def test_widening_of_nested_leaves(
 def test_what_loses_something_is_refused_by_column_and_file(source: pa.DataType, target: DataType) -> None:
     with pytest.raises(SchemaError, match=r"f\.parquet of s\.d\.t: column 'c' is stored as"):
         one(pa.nulls(2, source), target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "bits"),
+    [
+        (pa.int32(), P("byte"), 8),
+        (pa.int32(), P("short"), 16),
+        (pa.int64(), P("integer"), 32),
+        (pa.uint8(), P("byte"), 8),
+        (pa.uint64(), P("long"), 64),
+    ],
+)
+def test_wider_integers_are_read_where_each_value_fits(source: pa.DataType, target: DataType, bits: int) -> None:
+    """Hive's and Impala's TINYINT and SMALLINT are INT32 without a mark."""
+    most = (1 << (bits - 1)) - 1
+    assert one(pa.array([0, most, None], source), target) == [0, most, None]
+    with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t: a value of column 'c' does not fit {target}"):
+        one(pa.array([most + 1], source), target)
 
 
 # --- timestamps -------------------------------------------------------------------------------------------------
@@ -363,10 +378,33 @@ def test_a_file_without_ids_is_refused_where_columns_are_found_by_id() -> None:
     """Every column of it would be NULL, with no word."""
     data = parquet(pa.table({"p-a": [1]}))
     declared = Struct((mapped("a", "p-a", 1, P("long")),))
-    with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t has no field ids"):
+    with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t has no field ids beside 'p-a'"):
         read_one(data, declared, mapping="id")
     assert read_one(data, declared, mapping="name").to_pylist() == [{"a": 1}]
     assert read_one(data, Struct(()), mapping="id").num_columns == 0
+
+
+@pytest.mark.parametrize("wrap", [pa.list_, lambda kind: pa.map_(pa.string(), kind), lambda kind: kind], ids=str)
+def test_a_struct_without_ids_is_refused_where_columns_are_found_by_id(wrap: Any) -> None:
+    """Each field of it would be NULL in every row, though the columns at the top have ids."""
+    kind = wrap(pa.struct([("p-a", pa.int64())]))
+    inner: DataType = Struct((mapped("a", "p-a", 2, P("long")),))
+    declared = (
+        inner if pa.types.is_struct(kind) else Array(inner) if pa.types.is_list(kind) else Map(P("string"), inner)
+    )
+    data = parquet(pa.table([pa.nulls(1, kind)], pa.schema([with_id("p-s", kind, 1)])))
+    with pytest.raises(CorruptFileError, match="has no field ids beside 'p-a'"):
+        read_one(data, Struct((mapped("s", "p-s", 1, declared),)), mapping="id")
+
+
+@pytest.mark.parametrize(("mode", "names"), [("none", ["a", "a"]), ("name", ["p-a", "p-a"]), ("id", ["x", "y"])])
+def test_a_column_that_a_file_has_twice_is_refused(mode: str, names: list[str]) -> None:
+    ids = [7, 7] if mode == "id" else [1, 2]
+    fields = [with_id(name, pa.int64(), number) for name, number in zip(names, ids, strict=True)]
+    data = parquet(pa.table([pa.array([1]), pa.array([2])], pa.schema(fields)))
+    column = Field("a", P("long")) if mode == "none" else mapped("a", "p-a", 7, P("long"))
+    with pytest.raises(CorruptFileError, match=r"has several columns (named|with the field id)"):
+        read_one(data, Struct((column,)), mapping=mode)
 
 
 def test_struct_none_of_whose_wanted_fields_are_in_the_file_keeps_its_nulls() -> None:

@@ -16,9 +16,9 @@ from local_access import parquet, read_one
 from pyspark.sql.types import VariantVal
 
 from delta_sharing_spark.errors import CorruptFileError, SchemaError, UnsupportedFeatureError
-from delta_sharing_spark.scan.variant import assemble_variant
-from delta_sharing_spark.scan.variant_encoding import (
+from delta_sharing_spark.scan.variant import (
     Dictionary,
+    assemble_variant,
     encode_array,
     encode_binary,
     encode_object,

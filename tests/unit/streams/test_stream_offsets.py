@@ -130,6 +130,14 @@ def test_what_is_no_offset_is_refused(change: dict[str, Any], message: str) -> N
         parse_offset({**MIDDLE, **change}, "s.d.t")
 
 
+@pytest.mark.parametrize("tree", [7, None, [], "x", {"logOffset": 0}], ids=str)
+def test_a_checkpoint_of_another_source_is_refused(tree: Any) -> None:
+    """As Spark's own sources write their offsets, JSON of any kind."""
+    assert not is_initial(tree)
+    with pytest.raises(StreamError, match=r"Cannot find 'sourceVersion' .* belongs to another source"):
+        parse_offset(tree, "s.d.t")
+
+
 URL = StreamIdentity("7ba6c1f3", "url", "parquet", "delta")
 UNHASHED = StreamIdentity("7ba6c1f3", "url", "parquet", None)
 
@@ -140,7 +148,7 @@ UNHASHED = StreamIdentity("7ba6c1f3", "url", "parquet", None)
         (
             URL,
             StreamIdentity("other", "url", "parquet", "delta"),
-            "the table was replaced.*delete your streaming query checkpoint",
+            r"id 7ba6c1f3, s.d.t has the id other: .* of another table, .* or the table was replaced; .*new checkpoint",
         ),
         (
             URL,
@@ -322,7 +330,7 @@ def test_a_table_that_was_replaced_stops_the_stream(
     for _ in range(3):
         other.append(numbered([1]))
     share(other)
-    with pytest.raises(StreamError, match=r"the table was replaced.*delete your streaming query checkpoint"):
+    with pytest.raises(StreamError, match=r"or the table was replaced; start the stream with a new checkpoint"):
         Run(checkpoint, options).step()
     if way["accessMode"] == "url":
         with pytest.raises(StreamError, match="was replaced by another table since the stream started"):

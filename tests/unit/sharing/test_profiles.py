@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -174,6 +175,8 @@ def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     ("source", "message"),
     [
         ("/nowhere/p.share", "does not exist; check its path$"),
+        ("nowhere/p.share", rf"nowhere/p.share does not exist \(here it means {os.getcwd()}/nowhere/p.share\); check"),
+        ("~/nowhere/p.share", r"does not exist \(here it means /.*/nowhere/p.share\)"),
         ("memory://nowhere.share", "does not exist"),
         ("{not json", r"not valid JSON \(line 1, column 2: Expecting property name"),
         (

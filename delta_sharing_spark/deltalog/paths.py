@@ -115,10 +115,11 @@ def _has_dots(path: str) -> bool:
 
 
 def _split_root(location: str) -> tuple[str, str]:
-    """``s3://bucket/a/b`` as (``s3://bucket``, ``/a/b``)."""
+    """``s3://bucket/a/b`` as (``s3://bucket``, ``/a/b``), ``dbfs:/a`` as (``dbfs:``, ``/a``)."""
     scheme, separator, rest = location.partition("://")
     if not separator:
-        return "", location
+        match = _SCHEME.match(location)
+        return (match[0], location[match.end() :]) if match else ("", location)
     bucket, slash, key = rest.partition("/")
     return f"{scheme}://{bucket}", slash + key
 

@@ -29,6 +29,7 @@ from delta_sharing_spark.native.schema_match import (
     schema_tree,
 )
 from delta_sharing_spark.scan.footer import Footer
+from delta_sharing_spark.scan.julian import has_calendar, julian_of
 from delta_sharing_spark.scan.thrift import (
     BINARY,
     BOOL_FALSE,
@@ -190,7 +191,7 @@ class FooterReader:
     """
 
     def __init__(self, schema: Struct, mapping: str) -> None:
-        self._schema, self._mapping = schema, mapping
+        self._schema, self._mapping, self._has_calendar = schema, mapping, has_calendar(schema)
         self._columns: tuple[tuple[bytes, tuple[str, ...], FileColumns], ...] = ()
         self._orders: tuple[tuple[bytes, tuple[ThriftStruct, ...] | None], ...] = ()
 
@@ -215,6 +216,8 @@ class FooterReader:
             NotNativeError: Spark's reader would not read the file as exactly as the Python source does.
         """
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
+        if self._has_calendar and julian_of(footer.raw, footer.metadata, "") is not None:
+            raise NotNativeError("Spark wrote its dates by the Julian calendar")
         try:
             head, columns = self._matched(raw, tuple(constants))
             cut = _Cut(raw, columns, created_by, may_move)

@@ -10,6 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.scan.julian import Julian
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Struct
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -18,11 +19,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The table and file that errors name, and how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``)."""
+    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``), and by which calendar
+    the file counts."""
 
     table: str
     file: str
     mapping: str
+    julian: Julian | None = None
 
 
 class SourceFields:

@@ -18,6 +18,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.julian import julian_of
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
     MOST_CONNECTIONS,
@@ -65,6 +66,7 @@ class _Layout:
     """What the files of one schema have in common: where their columns lie, how they become the table's, how wide rows are."""
 
     schema: pa.Schema
+    is_julian: bool
     constants: frozenset[str]
     leaves: list[int]
     columns: Columns | None = None
@@ -85,13 +87,16 @@ class _Habits:
     places: Places
     layouts: list[_Layout] = field(default_factory=list)
 
-    def layout(self, schema: pa.Schema, constants: frozenset[str], leaves: Callable[[], list[int]]) -> _Layout:
-        """The layout of a file of a schema; threads that make the same one anew lose only what they made."""
+    def layout(
+        self, schema: pa.Schema, is_julian: bool, constants: frozenset[str], leaves: Callable[[], list[int]]
+    ) -> _Layout:
+        """The layout of a file of a schema and a calendar; threads that make the same one anew lose only what they made."""
         schema = schema.remove_metadata()
         for known in self.layouts:
-            if known.constants == constants and known.schema.equals(schema, check_metadata=True):
+            is_alike = known.constants == constants and known.is_julian == is_julian
+            if is_alike and known.schema.equals(schema, check_metadata=True):
                 return known
-        made = _Layout(schema, constants, leaves())
+        made = _Layout(schema, is_julian, constants, leaves())
         self.layouts = [made, *self.layouts[: _LAYOUTS - 1]]
         return made
 
@@ -346,7 +351,6 @@ class _SplitReader:
 
     def _open(self, part: FileSlice, guess: Guess, ranges: Executor) -> _OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
-        context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
         source = self._sources.add(self._access.open(task))
         fetched = BufferedRanges(source, ranges, habits.pace)
@@ -355,13 +359,15 @@ class _SplitReader:
         fetched.add([last], OwnThread())
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
+        julian = julian_of(footer.raw, footer.metadata, spec.time_zone)
+        context = Context(spec.table, task.id, spec.mapping, julian)
 
         def leaves() -> list[int]:
             from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
             return leaves_of(footer.schema, from_file, context)
 
-        layout = habits.layout(footer.schema, frozenset(constants), leaves)
-        may_match = row_group_filter(spec, footer, constants, context)
+        layout = habits.layout(footer.schema, julian is not None, frozenset(constants), leaves)
+        may_match = None if julian is not None else row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
         if not groups:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
+from delta_sharing_spark.scan.julian import UnknownRulesError
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
@@ -61,21 +62,21 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
                 return Whole.VARIANT
         case Primitive() | Decimal():
             target = arrow_type(declared)
-            if source.equals(target):
+            if source.equals(target) and not (context.julian and _is_of_calendar(source)):
                 return Whole.KEEP
             if can_cast(source, target):
                 return Whole.CAST
         case Struct(fields):
             if pa.types.is_struct(source):
                 children = _plan_children(SourceFields(source), fields, path, context)
-                return _simplified(Inner(children), source, declared)
+                return _simplified(Inner(children), source, declared, context)
         case Array() | Map():
             kinds = [source.key_type, source.item_type] if pa.types.is_map(source) else []
             kinds = [source.value_type] if is_list(source) else kinds
             if len(kinds) == len(inner_fields(declared)):
                 parts = zip(kinds, inner_fields(declared), strict=True)
                 nodes = [plan(kind, inner.type, f"{path}.{inner.name}", context) for kind, inner in parts]
-                return _simplified(Inner(tuple(enumerate(nodes))), source, declared)
+                return _simplified(Inner(tuple(enumerate(nodes))), source, declared, context)
     raise SchemaError(
         f"file {context.file} of {context.table}: column {path!r} is stored as {source}, which cannot become {declared} without loss; "
         f"ask the provider to check the file, or leave the column out with the option 'columns'",
@@ -99,9 +100,14 @@ def _plan_children(
     return tuple(children)
 
 
-def _simplified(node: Node, source: pa.DataType, declared: DataType) -> Node:
-    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL."""
-    return Whole.KEEP if source.equals(arrow_type(declared)) and not _has_required(declared) else node
+def _simplified(node: Node, source: pa.DataType, declared: DataType, context: Context) -> Node:
+    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL or converted."""
+    is_kept = source.equals(arrow_type(declared)) and not _has_required(declared) and context.julian is None
+    return Whole.KEEP if is_kept else node
+
+
+def _is_of_calendar(kind: pa.DataType) -> bool:
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
 def _has_required(declared: DataType) -> bool:
@@ -155,8 +161,21 @@ def require_values(array: pa.Array, parent: pa.Array | None, path: str, context:
 
 
 def _cast(array: pa.Array, declared: DataType, path: str, context: Context) -> pa.Array:
+    julian, kind = context.julian, array.type
     try:
-        return cast_leaf(array, arrow_type(declared))
+        if julian is not None and pa.types.is_date(kind):
+            array = julian.gregorian_dates(array)
+        array = cast_leaf(array, arrow_type(declared))
+        if julian is not None and pa.types.is_timestamp(kind) and declared == Primitive("timestamp"):
+            array = julian.gregorian_times(array, is_int96=kind.tz is None)
+        return array
+    except UnknownRulesError as error:
+        raise CorruptFileError(
+            f"file {context.file} of {context.table}: column {path!r} cannot be read: {error}; leave the column out with the "
+            f"option 'columns', or ask the provider to rewrite the file with Spark 3 or later",
+            file=context.file,
+            column=path,
+        ) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CorruptFileError(
             f"file {context.file} of {context.table}: a value of column {path!r} does not fit {declared} ({error}); "

@@ -77,9 +77,9 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
             f"ask the provider to repair the table"
         )
     if min_reader_version < FEATURES_READER_VERSION:
-        if features is not None:
+        if features:
             raise LogError(
-                f"the protocol of {table} is invalid: it lists readerFeatures ({', '.join(features) or 'none'}) with "
+                f"the protocol of {table} is invalid: it lists readerFeatures ({', '.join(features)}) with "
                 f"minReaderVersion {min_reader_version}, and they are allowed with version {FEATURES_READER_VERSION} "
                 f"only; ask the provider to repair the table"
             )

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -280,7 +281,7 @@ def _read(path: str, what: str, advice: str) -> str:
     try:
         data = _bytes(path)
     except FileNotFoundError:
-        raise ProfileError(f"{what} {path} does not exist; {advice}") from None
+        raise ProfileError(f"{what} {path} does not exist{_meant(path)}; {advice}") from None
     except DeltaSharingError as error:
         raise ProfileError(f"{what} {path} cannot be read: {error}") from None
     # What cloud file systems raise has no common root (botocore, azure, aiohttp); it all means: not readable.
@@ -294,6 +295,21 @@ def _read(path: str, what: str, advice: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ProfileError(f"{what} {path} is not UTF-8 text; {advice}") from None
+
+
+def with_directory(source: str) -> str:
+    """A profile's path with the directory of this process, where it is a relative one; anything else stays as it is."""
+    local = None if source.lstrip().startswith("{") else _local(source)
+    return source if local is None or local.is_absolute() else os.path.abspath(local)
+
+
+def _meant(path: str) -> str:
+    """Which file a relative path, or one with ``~``, means here: Spark's workers have a directory and a home of their own."""
+    local = _local(path)
+    with suppress(FileNotFoundError):  # the working directory itself is gone
+        if local is not None and (whole := os.path.abspath(local)) != path:
+            return f" (here it means {whole})"
+    return ""
 
 
 def _bytes(path: str) -> bytes:

@@ -150,7 +150,7 @@ class TemporaryCredentials:
     r2: Mapping[str, str] | None = field(default=None, repr=False)
 
 
-_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_INTEGER = re.compile(r"(-?[0-9]{1,19})(?:\.0+)?")
 #: Fields of an error's body, which a server that fails after it has sent its status can only add to its answer.
 ERROR_FIELDS = ("errorCode", "error_code", "error", "message")
 _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
@@ -341,9 +341,9 @@ def _string_map(tree: Mapping[str, Any], name: str, table: str) -> dict[str, str
 
 
 def whole_number(value: Any) -> int | None:
-    """A whole number; None for anything else. Some servers write those of 64 bits as text, as JavaScript needs them."""
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return int(value)
+    """A whole number; None for anything else. Some servers write those of 64 bits as text, as JavaScript needs them, or as ``7.0``."""
+    if isinstance(value, str | float) and (match := _INTEGER.fullmatch(str(value))):
+        return int(match[1])
     return value if type(value) is int else None
 
 

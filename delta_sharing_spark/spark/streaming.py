@@ -8,8 +8,9 @@ two count files in other orders: there either one refuses the other's offset.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -17,11 +18,14 @@ from pyspark.sql.types import StructType
 from delta_sharing_spark.access.contract import StreamIdentity
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
-from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.errors import FileGoneError, StreamError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct, parse_type
 from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
 from delta_sharing_spark.spark.entrances import entrance, table_named
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.
 SOURCE_VERSION = 1
@@ -232,6 +236,17 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
         last = self._checked(end)
         first = last.first if is_initial(start) else self._checked(start).position
         return [SplitPartition(split) for split in self._planner.splits(first, last.position)]
+
+    @entrance
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split. After a failure the batch is read again, of the same files: where one is gone, no restart helps."""
+        try:
+            yield from super().read(partition)
+        except FileGoneError as gone:
+            raise FileGoneError(
+                f"{gone}; a stream that meets this again after a restart has to begin anew, with another checkpoint",
+                file=gone.file,
+            ) from None
 
     @entrance
     def commit(self, end: dict[str, Any]) -> None:

@@ -201,9 +201,12 @@ class HttpSource:
         if parts is None and url.lower().startswith(("http://", "https://")):
             raise bad_url(f"file {self.name}", "it is malformed")
         parts = parts or urlsplit(f"{url.partition(':')[0][:20]}:")
+        if parts.scheme not in ("https", "http"):
+            scheme = f"of the scheme {parts.scheme!r}" if parts.scheme else "a path"
+            raise bad_url(f"file {self.name}", f"it is {scheme}, where a signed https URL belongs")
         host = (parts.hostname or "").lower()
         allowed, is_here = host in self._policy.allowed_hosts, is_loopback(host)
-        if parts.scheme != "https" and not (parts.scheme == "http" and (allowed or is_here)):
+        if parts.scheme == "http" and not (allowed or is_here):
             raise ConfigError(
                 f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
                 f"name the host in the option allowedDataHosts if you trust it"

@@ -15,6 +15,7 @@ Kind = Literal["aws", "r2", "azure", "gcp", "local"]
 SCHEMES: dict[str, Kind] = {
     "s3": "aws",
     "s3a": "aws",
+    "s3n": "aws",
     "r2": "r2",
     "abfss": "azure",
     "abfs": "azure",

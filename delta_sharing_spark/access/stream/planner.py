@@ -289,7 +289,13 @@ class StreamPlanner:
                 listing = table.versions(self.scan, first, stop, order)
             return _Block(first, stop, self._prepared(listing, position), listing.access, position.snapshot)
 
-        block = self._block = self._opener.run(list_versions)
+        try:
+            block = self._block = self._opener.run(list_versions)
+        except VersionError as gone:
+            raise VersionError(
+                f"the stream of {self._table} cannot go on: {gone}; or start it with another checkpoint: at a version that is there "
+                f"(startingVersion), or from the newest snapshot"
+            ) from gone
         return block
 
     def _prepared(self, listing: VersionListing, position: Position) -> list[VersionFiles]:

@@ -253,8 +253,8 @@ class UrlTable(OpenTable):
         head = response.head
         if head.version is not None and head.version != version:
             raise VersionError(
-                f"the stream of {table} begins with version {version}, and the server answers with {head.version}; "
-                f"ask the provider to share the table's history, or set startingVersion"
+                f"the files of version {version} were asked for, and the server answers with those of {head.version}; "
+                f"ask the provider to share the table's history"
             )
         snapshot = SnapshotFiles(table, keep_stats=scan.prune is not None)
         for record in response.records():
@@ -286,12 +286,10 @@ class UrlTable(OpenTable):
             if isinstance(refusal, UnavailableError) and not refusal.permanent:
                 raise
             versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
-            cause = f"the stream of {self._table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
+            cause = f"the changes of {versions} cannot be listed ({words_of(refusal)})"
             if (advice := self._feature_advice(refusal)) is not None:
-                raise StreamError(f"{cause}; {advice}") from refusal
-            raise VersionError(
-                f"{cause}; start at a version that is shared, or ask the provider to share the table's history"
-            ) from refusal
+                raise StreamError(f"the stream of {self._table} cannot go on: {cause}; {advice}") from refusal
+            raise VersionError(f"{cause}; ask the provider to share the table's history") from refusal
 
     def _head_as_of(self, options: ReadOptions, head: TableSnapshotHead) -> TableSnapshotHead:
         """Protocol and metadata at ``versionAsOf`` or ``timestampAsOf``, also from a server whose metadata is always the newest.

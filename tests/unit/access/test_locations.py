@@ -67,6 +67,7 @@ def test_malformed_locations_are_refused(text: str) -> None:
     [
         ("s3://b/table", "s3://b/table", True),
         ("s3://b/table", "s3a://b/table/x", True),
+        ("s3n://b/table", "s3://b/table/x", True),
         ("s3://b/table", "s3://b/table2/x", False),
         ("s3://b/table/x", "s3://b/table", False),
         ("s3://b", "s3://b/anything", True),

@@ -66,6 +66,7 @@ def test_file_names(name, kind):
         ("s3://b/t", "a%3Ab.parquet", "s3://b/t/a:b.parquet"),
         ("s3://b/t", "s3%3A//c/f", "s3://b/t/s3:/c/f"),
         ("s3://b/t", "%2Fk", "s3://b/t/k"),
+        ("file:///d/t", "dbfs:/mnt/a%20b/f", "dbfs:/mnt/a b/f"),
     ],
 )
 def test_paths_are_decoded_once_and_stand_where_they_point(root, uri, location):
@@ -221,6 +222,7 @@ def test_every_feature_passes_or_is_refused_by_name(name):
         (4, [], UnsupportedFeatureError),
         (0, None, LogError),
         (3, None, None),
+        (1, [], None),
         (2, ["columnMapping"], LogError),
     ],
 )

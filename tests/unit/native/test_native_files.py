@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import itertools
 import logging
@@ -158,6 +159,23 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             with caplog.at_level(logging.INFO, "delta_sharing_spark.native.files"):
                 reasons(plan)
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
+
+
+def test_dates_of_the_julian_calendar_are_rewritten_and_other_columns_of_such_files_are_not(tmp_path: Path) -> None:
+    """Spark's reader would need what the writer's footer says of them, which files that are shown do not have."""
+    rows = pa.table({"id": [1], "day": [datetime.date(1000, 3, 6)]})
+    built = DeltaTableBuilder(tmp_path / "t", rows.schema).append(rows)
+    (file,) = built.path.glob("*.parquet")
+    (log,) = (built.path / "_delta_log").glob(f"{built.version:020}.json")
+    pq.write_table(rows.replace_schema_metadata({"org.apache.spark.version": "2.4.5"}), file)
+    log.write_text(re.sub(r'"size":\d+', f'"size":{file.stat().st_size}', log.read_text()))
+    with SharingServer() as server:
+        server.add_table("s.d.t", built.path, access_modes=("url",))
+        table = SharingClient(server.profile()).table("s.d.t")
+        for columns, expected in ((["day"], datetime.date(1000, 3, 1)), (["id"], 1)):
+            with served(table.scan(columns=columns)) as (_, plan, address):
+                assert rows_of(plan, address).to_pylist() == [{columns[0]: expected}]
+                assert bool(reasons(plan)) == (columns == ["day"])
 
 
 @pytest.mark.parametrize(

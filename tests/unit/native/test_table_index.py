@@ -131,7 +131,7 @@ def test_a_version_that_was_read_is_never_replaced(
     server.add_table("s.d.t", table.path, history=False)
     if moves_on:
         with pytest.raises(
-            VersionError, match="no longer lists version 5 of s.d.t, which .* but 6: load the table again"
+            VersionError, match=r"no longer lists version 5 of s.d.t, which .* but 6: load the table again"
         ):
             index.listed((), (where("id > 30"), None))
         assert index.listed((), (where("id < 15"), None))[0] is first

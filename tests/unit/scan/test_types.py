@@ -181,9 +181,9 @@ def test_milliseconds_beyond_the_range_of_microseconds_are_an_error() -> None:
         one(array, P("timestamp"))
 
 
-def int96(values: list[datetime.datetime]) -> bytes:
-    """A file of one INT96 column; pyarrow writes those from nanoseconds, which end in 2262, so the values are patched in."""
-    table = pa.table({"c": pa.array(range(len(values)), pa.timestamp("us"))})
+def int96(values: list[datetime.datetime], pairs: dict[str, str] | None = None) -> bytes:
+    """A file of one INT96 column, with some pairs in its footer; pyarrow writes those from nanoseconds, which end in 2262, so the values are patched in."""
+    table = pa.table({"c": pa.array(range(len(values)), pa.timestamp("us"))}).replace_schema_metadata(pairs)
     data = parquet(table, use_deprecated_int96_timestamps=True, compression="none", use_dictionary=False)
     for i, value in enumerate(values):
         old = (i * 1000).to_bytes(8, "little") + (2_440_588).to_bytes(4, "little")

@@ -153,6 +153,18 @@ def test_numbers_as_text_and_a_line_end_of_windows() -> None:
     assert (record.size, record.version) == (12, 3)
 
 
+@pytest.mark.parametrize(
+    ("size", "read"), [(12.0, 12), ("12.0", 12), (12.5, None), (1e300, None), (float("nan"), None)]
+)
+def test_a_whole_number_that_is_written_as_a_fraction(size: Any, read: int | None) -> None:
+    lines = (*HEAD, file_line("a", size=size))
+    if read is not None:
+        assert parse(*lines).records[0].size == read
+        return
+    with pytest.raises(ResponseError, match=r"the size of a file is '.*', not a whole number"):
+        parse(*lines)
+
+
 def test_history_is_told_from_the_head() -> None:
     """Later lines with a version are historical, in both formats."""
     newer = {"metaData": METADATA["metaData"] | {"version": 4}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -174,6 +175,8 @@ def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     ("source", "message"),
     [
         ("/nowhere/p.share", "does not exist; check its path$"),
+        ("nowhere/p.share", rf"nowhere/p.share does not exist \(here it means {os.getcwd()}/nowhere/p.share\); check"),
+        ("~/nowhere/p.share", r"does not exist \(here it means /.*/nowhere/p.share\)"),
         ("memory://nowhere.share", "does not exist"),
         ("{not json", r"not valid JSON \(line 1, column 2: Expecting property name"),
         (
@@ -195,6 +198,20 @@ def test_what_cannot_be_read(source: str, message: str, monkeypatch: pytest.Monk
     with pytest.raises(ProfileError, match=message) as caught:
         load_profile(source)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "words"), [("default", "^the profile"), ("26d280d8", "^on the Spark Connect server, the")]
+)
+def test_a_worker_of_spark_connect_says_whose_profile_is_missing(
+    artifacts: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the client's is none of the server's."""
+    from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+
+    monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", artifacts)
+    with pytest.raises(ProfileError, match=words):
+        DeltaSharingDataSource({"path": "/nowhere/p.share#s.d.t"}).schema()
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', "5", "null", ""])

@@ -20,7 +20,6 @@ import requests
 from misbehaving_server import Fault, Handler, Server, good
 
 from delta_sharing_spark.errors import (
-    ConfigError,
     CorruptFileError,
     CredentialError,
     DeltaSharingError,
@@ -326,13 +325,21 @@ def test_redirects_are_followed_with_the_range_and_bounded(
         source(server, session, clock).read(5, 10)
 
 
-@pytest.mark.parametrize("location", ["http://example.invalid/f?sig=SECRET", "ftp://127.0.0.1/f", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("http://example.invalid/f?sig=SECRET", "not encrypted"),
+        ("ftp://127.0.0.1/f", "of the scheme 'ftp'"),
+        ("file:///etc/passwd", "of the scheme 'file'"),
+        ("s3://SECRET/f", "of the scheme 's3', where a signed https URL belongs"),
+    ],
+)
 def test_plain_http_and_other_schemes_are_refused_also_after_a_redirect(
-    server: Server, session: requests.Session, clock: Clock, location: str
+    server: Server, session: requests.Session, clock: Clock, location: str, why: str
 ) -> None:
     server.always = status(302, Location=location)
     for lease in (Lease(location), Lease(server.url)):
-        with pytest.raises(ConfigError, match="not encrypted") as caught:
+        with pytest.raises(DeltaSharingError, match=why) as caught:
             source(server, session, clock, lease).read(0, 10)
         assert_no_secret(caught.value)
 

@@ -17,7 +17,7 @@ import pytest
 from spark_loop import Checkpoint, Killed, Rows, Run
 
 from delta_sharing_spark.access.directory.access import TOKENS
-from delta_sharing_spark.errors import OptionError, StreamError, VersionError
+from delta_sharing_spark.errors import FileGoneError, OptionError, StreamError, VersionError
 from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.server.answers import Pages
@@ -97,6 +97,19 @@ def test_the_beginning_asks_nobody(share: Share, server: SharingServer, table: D
     server.reset_metrics()
     assert run.reader.initialOffset() == run.reader.initialOffset()
     assert server.count() == 0
+
+
+def test_a_relative_profile_is_that_of_the_worker_that_loaded(
+    share: Share, table: DeltaTableBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Spark Connect the worker that a load asks for its schema runs in the session's directory, a stream's in the server's."""
+    share(table)
+    monkeypatch.chdir(tmp_path)
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, {"path": "config.share#s.d.t"})
+    monkeypatch.chdir(table.path)
+    run.drain()
+    assert checkpoint.ids == list(range(4))
 
 
 @pytest.mark.usefixtures("admission_control")
@@ -246,7 +259,10 @@ def test_a_server_that_does_not_know_the_snapshots_version(
     with pytest.raises(Killed):
         Run(checkpoint, options).step("planned")
     table.append(numbered(4))
-    with pytest.raises(VersionError, match="begins with version 2, and the server answers with 3; ask the provider"):
+    with pytest.raises(
+        VersionError,
+        match="files of version 2 were asked for, and the server answers with those of 3; ask the provider",
+    ):
         Run(checkpoint, options).step()
 
 
@@ -292,6 +308,33 @@ def test_a_server_that_went_back_in_version(share: Share, table: DeltaTableBuild
     behind = DeltaTableBuilder(tmp_path / "behind" / "t", SCHEMA, table_id=table.table_id, properties=FEED)
     with pytest.raises(StreamError, match="has read version 2, and the server now says that 0 is the newest"):
         Run(checkpoint, {**share(behind), "accessMode": mode}).step()
+
+
+def test_versions_that_are_gone_say_where_the_stream_can_begin(
+    share: Share, table: DeltaTableBuilder, way: dict[str, str], feed: dict[str, str]
+) -> None:
+    options = {**share(table), **way, **feed}
+    checkpoint = Checkpoint()
+    Run(checkpoint, options).drain()
+    table.append(numbered(4)).append(numbered(5)).checkpoint().append(numbered(6)).expire_log(4)
+    with pytest.raises(
+        VersionError, match=r"stream of s\.d\.t cannot go on: .*version.*another checkpoint.*startingVersion"
+    ):
+        Run(checkpoint, options).step()
+
+
+def test_a_file_that_is_gone_says_that_no_restart_helps(
+    share: Share, table: DeltaTableBuilder, way: dict[str, str], feed: dict[str, str]
+) -> None:
+    options = {**share(table), **way, **feed}
+    checkpoint = Checkpoint()
+    with pytest.raises(Killed):
+        Run(checkpoint, options).step("planned")
+    for file in table.path.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(FileGoneError, match=r"s\.d\.t.*no longer has it.*begin anew, with another checkpoint$") as gone:
+        Run(checkpoint, options).step()
+    assert gone.value.file is not None
 
 
 def test_a_damaged_checkpoint_that_runs_backwards(share: Share, table: DeltaTableBuilder) -> None:

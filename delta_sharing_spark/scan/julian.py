@@ -1,0 +1,137 @@
+"""Converts dates and times of files that Spark wrote by the Julian calendar: Spark 2, and later ones where they were told to (``LEGACY``).
+
+Spark says so in a file's footer, and its own reader converts them likewise: what was written as 1000-01-01 is read as that, though
+it is another day of the Gregorian calendar, by which all others count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from delta_sharing_spark.schema.instants import zone_of
+from delta_sharing_spark.schema.types import DataType, Primitive, inner_fields
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_OF_CALENDAR = (Primitive("date"), Primitive("timestamp"))
+_KEY = b"org.apache.spark."
+#: What is looked for in a footer before its key-value pairs are read: a mark, or an old version behind the length of its text.
+_SUSPECT = re.compile(rb"org\.apache\.spark\.(?:legacy|version..(?:[0-2]\.|3\.0))", re.DOTALL)
+#: The first day of the Gregorian calendar, 1582-10-15, in days since the epoch.
+_FIRST_DAY = -141_427
+_DAY = 86_400_000_000
+#: Microseconds of 1900-01-01T00:00Z: what Spark writes of later times is the same by all calendars and rules of time zones.
+_SETTLED = -2_208_988_800_000_000
+#: Days from 0000-03-01 to the epoch, by both calendars.
+_MARCH_JULIAN, _MARCH_GREGORIAN = 719_470, 719_468
+
+
+class UnknownRulesError(Exception):
+    """What the clocks of a writer's time zone showed then is not known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Julian:
+    """What of a file counts by the Julian calendar before 1582-10-15.
+
+    Attributes:
+        dates: Dates, and timestamps of 64 bits.
+        int96: Timestamps of 96 bits.
+        zone: The writer's time zone; where the file does not tell it, the reader's, as for Spark.
+    """
+
+    dates: bool
+    int96: bool
+    zone: str
+
+    def gregorian_dates(self, array: pa.Array) -> pa.Array:
+        """Dates as days of the Gregorian calendar."""
+        return _with_values(array, _gregorian_days) if self.dates else array
+
+    def gregorian_times(self, array: pa.Array, is_int96: bool) -> pa.Array:
+        """Timestamps in microseconds by the Gregorian calendar.
+
+        Args:
+            array: The timestamps.
+            is_int96: Whether the file has them in 96 bits.
+
+        Raises:
+            UnknownRulesError: Timestamps before 1900 of another zone than UTC: Spark converts those by tables of rules of old.
+        """
+        if not (self.int96 if is_int96 else self.dates):
+            return array
+
+        def gregorian(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            if values.min(initial=0) < _SETTLED and not _is_utc(self.zone):
+                raise UnknownRulesError(
+                    f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
+                )
+            days = values // _DAY
+            return values + (_gregorian_days(days) - days) * _DAY
+
+        return _with_values(array, gregorian)
+
+
+def _is_utc(zone: str) -> bool:
+    try:
+        return zone_of(zone) is timezone.utc
+    except ValueError:
+        return False
+
+
+def _with_values(array: pa.Array, change: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> pa.Array:
+    """An array of days or microseconds with changed values."""
+    import numpy as np
+
+    numbers = pa.int32() if array.type.bit_width == 32 else pa.int64()
+    values = change(array.view(numbers).fill_null(0).to_numpy().astype(np.int64)).astype(numbers.to_pandas_dtype())
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(values)])
+
+
+def julian_of(footer: bytes, metadata: Any, reader_zone: str) -> Julian | None:
+    """What of a file counts by the Julian calendar, by the rules of Spark's reader; None for nothing.
+
+    Args:
+        footer: As it stands in the file.
+        metadata: The same, parsed: ``pyarrow.parquet.FileMetaData``.
+        reader_zone: The reader's time zone.
+    """
+    if _SUSPECT.search(footer) is None:
+        return None
+    pairs = metadata.metadata or {}
+    version = pairs.get(_KEY + b"version")
+    if version is None:
+        return None
+    dates = version < b"3.0.0" or _KEY + b"legacyDateTime" in pairs
+    int96 = version < b"3.1.0" or _KEY + b"legacyINT96" in pairs
+    zone = pairs.get(_KEY + b"timeZone", reader_zone.encode()).decode("utf-8", "replace")
+    return Julian(dates, int96, zone) if dates or int96 else None
+
+
+def has_calendar(data_type: DataType) -> bool:
+    """Whether dates or timestamps are in a type."""
+    return data_type in _OF_CALENDAR or any(has_calendar(inner.type) for inner in inner_fields(data_type))
+
+
+def _gregorian_days(days: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Days since the epoch, before 1582-10-15 those that have by the Gregorian calendar the name that ``days`` have by the Julian one.
+
+    Years are counted from March, so that a leap day is the last of its year. A 29th of February that the Gregorian calendar
+    does not have is the 1st of March.
+    """
+    import numpy as np
+
+    since = days + _MARCH_JULIAN
+    year = (4 * since + 3) // 1461
+    day_of_year = since - 365 * year - year // 4
+    gregorian = 365 * year + year // 4 - year // 100 + year // 400 + day_of_year - _MARCH_GREGORIAN
+    return np.where(days < _FIRST_DAY, gregorian, days)

@@ -297,6 +297,12 @@ def _read(path: str, what: str, advice: str) -> str:
         raise ProfileError(f"{what} {path} is not UTF-8 text; {advice}") from None
 
 
+def with_directory(source: str) -> str:
+    """A profile's path with the directory of this process, where it is a relative one; anything else stays as it is."""
+    local = None if source.lstrip().startswith("{") else _local(source)
+    return source if local is None or local.is_absolute() else os.path.abspath(local)
+
+
 def _meant(path: str) -> str:
     """Which file a relative path, or one with ``~``, means here: Spark's workers have a directory and a home of their own."""
     local = _local(path)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.scan.filter_rows import keep_rows, packed
+from delta_sharing_spark.scan.filter_rows import keep_rows
+from delta_sharing_spark.schema.arrow_bridge import mask
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int16(), st.integers(-9, 9)),
@@ -87,7 +88,7 @@ def test_rows_without_columns_are_counted() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 64, 65])
 def test_packed_masks_hold_their_bits(length: int) -> None:
-    mask = np.arange(length) % 3 != 0
-    array = packed(mask)
+    bits = np.arange(length) % 3 != 0
+    array = mask(bits)
     array.validate(full=True)
-    assert array.to_pylist() == mask.tolist()
+    assert array.to_pylist() == bits.tolist()

@@ -62,7 +62,7 @@ class Julian:
 
     def gregorian_dates(self, array: pa.Array) -> pa.Array:
         """Dates as days of the Gregorian calendar."""
-        return _with_values(array, _gregorian_days) if self.dates else array
+        return _with_old(array, _FIRST_DAY, _gregorian_days) if self.dates else array
 
     def gregorian_times(self, array: pa.Array, is_int96: bool) -> pa.Array:
         """Timestamps in microseconds by the Gregorian calendar.
@@ -74,18 +74,15 @@ class Julian:
         Raises:
             UnknownRulesError: Timestamps before 1900 of another zone than UTC: Spark converts those by tables of rules of old.
         """
-        if not (self.int96 if is_int96 else self.dates):
-            return array
+        return _with_old(array, _SETTLED, self._gregorian_micros) if (self.int96 if is_int96 else self.dates) else array
 
-        def gregorian(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            if values.min(initial=0) < _SETTLED and not _is_utc(self.zone):
-                raise UnknownRulesError(
-                    f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
-                )
-            days = values // _DAY
-            return values + (_gregorian_days(days) - days) * _DAY
-
-        return _with_values(array, gregorian)
+    def _gregorian_micros(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if not _is_utc(self.zone):
+            raise UnknownRulesError(
+                f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
+            )
+        days = values // _DAY
+        return values + (_gregorian_days(days) - days) * _DAY
 
 
 def _is_utc(zone: str) -> bool:
@@ -95,14 +92,17 @@ def _is_utc(zone: str) -> bool:
         return False
 
 
-def _with_values(array: pa.Array, change: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> pa.Array:
-    """An array of days or microseconds with changed values."""
+def _with_old(array: pa.Array, end: int, change: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> pa.Array:
+    """Days or microseconds, of which those before ``end`` are changed."""
     import numpy as np
 
-    numbers = pa.int32() if array.type.bit_width == 32 else pa.int64()
-    values = change(array.view(numbers).fill_null(0).to_numpy().astype(np.int64)).astype(numbers.to_pandas_dtype())
+    values = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64()).fill_null(end).to_numpy()
+    if values.min(initial=end) >= end:
+        return array
+    is_old, changed = values < end, values.copy()
+    changed[is_old] = change(values[is_old].astype(np.int64))
     valid = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(values)])
+    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(changed)])
 
 
 def julian_of(footer: bytes, metadata: Any, reader_zone: str) -> Julian | None:

@@ -314,11 +314,14 @@ class _State:
         if checkpoint is not None:
             self._note(checkpoint.metadata)
 
-    def take(self, path: str, data: bytes) -> None:
-        for tree in find_actions(data, "protocol", path):
-            self._protocol = protocol_from(tree, path)
-        for tree in find_actions(data, "metaData", path):
-            self._note(metadata_from(tree, path))
+    def taking(self, commits: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+        """The same commits, of each of which these actions are known before its files are parsed: they may stand behind them."""
+        for path, data in commits:
+            for tree in find_actions(data, "protocol", path):
+                self._protocol = protocol_from(tree, path)
+            for tree in find_actions(data, "metaData", path):
+                self._note(metadata_from(tree, path))
+            yield path, data
 
     def _note(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -348,9 +351,7 @@ def _load(
         checkpoint = None if segment.checkpoint is None else _checkpoint(store, segment.checkpoint, table)
         state = _State(checkpoint, table)
         tail = CommitTail(store.root, has_checkpoint=checkpoint is not None) if has_files else None
-        for group in _groups(contents):
-            for path, data in group:
-                state.take(path, data)
+        for group in _groups(state.taking(contents)):
             if tail is not None:
                 tail.append(group, state.partitions)
     return state.head(segment.version, gate), checkpoint, tail

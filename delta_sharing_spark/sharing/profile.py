@@ -110,7 +110,7 @@ def load_profile(source: str | Path | Mapping[str, Any], identity: Identity | No
     """
     if isinstance(source, Mapping):
         return profile_from_fields(source, "the profile", identity)
-    text = str(source).strip()
+    text = str(source).removeprefix("\ufeff").strip()
     if text.startswith("{"):
         return _from_json(text, "the profile", identity)
     return _from_json(_read(text, "the profile", "check its path"), f"the profile {text}", identity)
@@ -295,6 +295,12 @@ def _read(path: str, what: str, advice: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ProfileError(f"{what} {path} is not UTF-8 text; {advice}") from None
+
+
+def with_directory(source: str) -> str:
+    """A profile's path with the directory of this process, where it is a relative one; anything else stays as it is."""
+    local = None if source.lstrip().startswith("{") else _local(source)
+    return source if local is None or local.is_absolute() else os.path.abspath(local)
 
 
 def _meant(path: str) -> str:

@@ -46,9 +46,15 @@ class DeltaSharingDataSource(DataSource):
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.types import spark_schema_json
+        from delta_sharing_spark.sharing.address import parse_address
+        from delta_sharing_spark.sharing.profile import with_directory
 
-        with table_named(self.options.get("path", "")):
+        path = self.options.get("path", "")
+        with table_named(path):
             self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
+        address = parse_address(path)
+        if address.profile is not None:  # on Connect a stream's worker runs in another directory than this one
+            self.options = {**self.options, "path": f"{with_directory(address.profile)}#{address.table}"}
         return StructType.fromJson(spark_schema_json(self._scan.output))
 
     @entrance

@@ -19,6 +19,7 @@ from delta_sharing_spark.errors import (
     DeltaSharingError,
     OptionError,
     PredicateError,
+    ProfileError,
     keeps_frames,
 )
 
@@ -70,7 +71,8 @@ def _without_frames() -> Iterator[None]:
 
 @contextmanager
 def table_named(path: str) -> Iterator[None]:
-    """Name the table of an address in errors about its options: Spark may raise them far from the load that was given them."""
+    """Name the table of an address in errors about its options, which Spark may raise far from the load that was given them, and the
+    machine in errors about its profile, which a client of Spark Connect may have as well."""
     try:
         yield
     except (OptionError, PredicateError) as error:
@@ -78,6 +80,12 @@ def table_named(path: str) -> Iterator[None]:
 
         with suppress(AddressError):
             error.name_table(str(parse_address(path).table))
+        raise
+    except ProfileError as error:
+        from delta_sharing_spark.spark.session_settings import serves_connect
+
+        if serves_connect():
+            error.args = (f"on the Spark Connect server, {error}",)
         raise
 
 

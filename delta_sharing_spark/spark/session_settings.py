@@ -207,7 +207,7 @@ def log_inline_secrets(options: Mapping[str, str]) -> None:
 
     Spark names each Connect session's artifacts in the environment of its workers; a classic session's are the default.
     """
-    if _serves_connect() and (named := _named(options, "worker")):
+    if serves_connect() and (named := _named(options, "worker")):
         _log.warning(
             "Spark Connect writes options into its event log in clear, among them %s; "
             "name a profile by its path, <profile>#<share>.<schema>.<table>, or set DELTA_SHARING_PROFILE on the server",
@@ -226,7 +226,7 @@ def refuse_identity_options(options: Mapping[str, str]) -> None:
         OptionError: They are refused.
     """
     said = os.environ.get(IDENTITY_OPTIONS, "").strip().lower()
-    if said == "allow" or not (said == "refuse" or _serves_connect()):
+    if said == "allow" or not (said == "refuse" or serves_connect()):
         return
     named = sorted(name for name in options if name.lower() in _IDENTITY)
     if named:
@@ -238,7 +238,8 @@ def refuse_identity_options(options: Mapping[str, str]) -> None:
         )
 
 
-def _serves_connect() -> bool:
+def serves_connect() -> bool:
+    """In a worker: whether the session is one of Connect."""
     return os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
 
 

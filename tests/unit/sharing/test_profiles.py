@@ -145,6 +145,7 @@ def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         f"file:{path}",
         "memory://p.share",
         f" {json.dumps(BEARER)} ",
+        f"\ufeff{json.dumps(BEARER)}",
     ):
         assert load_profile(source) == expected, source
     for source in (str(path), json.dumps(BEARER)):
@@ -198,6 +199,20 @@ def test_what_cannot_be_read(source: str, message: str, monkeypatch: pytest.Monk
     with pytest.raises(ProfileError, match=message) as caught:
         load_profile(source)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "words"), [("default", "^the profile"), ("26d280d8", "^on the Spark Connect server, the")]
+)
+def test_a_worker_of_spark_connect_says_whose_profile_is_missing(
+    artifacts: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the client's is none of the server's."""
+    from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+
+    monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", artifacts)
+    with pytest.raises(ProfileError, match=words):
+        DeltaSharingDataSource({"path": "/nowhere/p.share#s.d.t"}).schema()
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', "5", "null", ""])

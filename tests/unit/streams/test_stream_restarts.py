@@ -99,6 +99,19 @@ def test_the_beginning_asks_nobody(share: Share, server: SharingServer, table: D
     assert server.count() == 0
 
 
+def test_a_relative_profile_is_that_of_the_worker_that_loaded(
+    share: Share, table: DeltaTableBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Spark Connect the worker that a load asks for its schema runs in the session's directory, a stream's in the server's."""
+    share(table)
+    monkeypatch.chdir(tmp_path)
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, {"path": "config.share#s.d.t"})
+    monkeypatch.chdir(table.path)
+    run.drain()
+    assert checkpoint.ids == list(range(4))
+
+
 @pytest.mark.usefixtures("admission_control")
 def test_a_replay_comes_before_any_latest_offset(
     share: Share, server: SharingServer, table: DeltaTableBuilder, way: dict[str, str], feed: dict[str, str]

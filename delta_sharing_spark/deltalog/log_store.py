@@ -69,7 +69,8 @@ class StorageLogStore:
     def read(self, path: str) -> bytes:
         location = self._location_of(path)
         data = self._run(location, path, lambda storage: storage.get(location, what=path))
-        self._note(path)
+        with self._lock:
+            self._canary, self._has_read = path, True
         return bytes(data)
 
     def open(self, path: str, size: int | None = None) -> ObjectSource:
@@ -98,10 +99,6 @@ class StorageLogStore:
 
     def _location_of(self, path: str) -> Location:
         return parse_location(join(self.root, path))
-
-    def _note(self, path: str) -> None:
-        with self._lock:
-            self._canary, self._has_read = path, True
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
         lease = self.lease_for(location)

@@ -17,6 +17,7 @@ from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import requests
+import urllib3
 from requests.utils import get_environ_proxies
 
 from delta_sharing_spark._version import __version__
@@ -25,6 +26,11 @@ from delta_sharing_spark.network.connections import BreakableAdapter, pause
 from delta_sharing_spark.network.process_cache import ProcessCache
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
+#: What no second try changes: the request itself cannot be made.
+UNSENDABLE = (
+    requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
+)  # fmt: skip
 MAX_RENEWALS = 2
 _LONGEST_NAME = 200
 #: How long the renewal of what still works may be repeated, and until it is tried again after it failed; seconds.

@@ -11,14 +11,13 @@ import time
 import xml.etree.ElementTree as ElementTree
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
-from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.locations import Location, StoredObject
 from delta_sharing_spark.storage.regions import DEFAULT_REGION, s3_domain
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
 
@@ -33,14 +32,6 @@ _REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
 
 class UnreadableAnswer(ValueError):
     """An answer that is not what the cloud's protocol says; the text says why."""
-
-
-class Entry(NamedTuple):
-    """One object of a listing: its whole key, bytes, and modification time in milliseconds. A directory's key ends in ``/``."""
-
-    key: str
-    size: int
-    modified_ms: int
 
 
 class Cloud(ABC):
@@ -58,7 +49,7 @@ class Cloud(ABC):
         """
 
     @abstractmethod
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         """The objects and directories of a page, and the next page's token.
 
         Raises:
@@ -116,13 +107,13 @@ class S3(Cloud):
             query["start-after"] = start[:-1]  # S3 lists what comes after a key
         return f"{self._bucket_url(location.container)}/?{_query(query)}"
 
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = _xml(body, "ListBucketResult")
         entries = [
-            Entry(_key(_text(item, "Key")), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
+            StoredObject(_key(_text(item, "Key")), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
-        entries += [Entry(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
+        entries += [StoredObject(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
         token = _text(root, "NextContinuationToken") if _text(root, "IsTruncated") == "true" else None
         return entries, token
 
@@ -163,7 +154,7 @@ class Azure(Cloud):
         query = {"restype": "container", "comp": "list", "prefix": prefix, **_delimiter(deep)}
         return f"{self._container_url(location)}?{_query(query | ({'marker': token} if token else {}))}&{self._sas}"
 
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = _xml(body, "EnumerationResults")
         entries = []
         for blob in root.iterfind("{*}Blobs/{*}Blob"):
@@ -173,8 +164,8 @@ class Azure(Cloud):
             if _text(properties, "ResourceType") == "directory":
                 continue
             size, modified = _text(properties, "Content-Length"), _text(properties, "Last-Modified")
-            entries.append(Entry(_blob_name(blob), _size(size), _http_time(modified)))
-        entries += [Entry(_blob_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
+            entries.append(StoredObject(_blob_name(blob), _size(size), _http_time(modified)))
+        entries += [StoredObject(_blob_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
         return entries, _text(root, "NextMarker") or None
 
     def headers(self, method: str, url: str) -> dict[str, str]:
@@ -207,19 +198,21 @@ class Google(Cloud):
         query |= {"pageToken": token} if token else {}
         return f"{self._endpoint}{self._path(location)}?{_query(query)}"
 
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         listed = _json(body)
         items, token = listed.get("items", []), listed.get("nextPageToken")
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise UnreadableAnswer("its items are none")
         entries = [
-            Entry(_key(item.get("name")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", ""))))
+            StoredObject(
+                _key(item.get("name")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", "")))
+            )
             for item in items
         ]
         prefixes = listed.get("prefixes", [])
         if not isinstance(prefixes, list):
             raise UnreadableAnswer("its prefixes are none")
-        entries += [Entry(str(prefix), 0, 0) for prefix in prefixes]
+        entries += [StoredObject(str(prefix), 0, 0) for prefix in prefixes]
         return entries, str(token) if token else None
 
     def headers(self, method: str, url: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ No answer decides how much memory its reader takes.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -200,6 +201,15 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
     (12, None)
     """
     return parse_count(headers.get("content-length", ""))
+
+
+def json_object(text: str | bytes) -> dict[str, Any] | None:
+    """The object that a JSON text holds; None where it holds none."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return tree if isinstance(tree, dict) else None
 
 
 def parse_count(text: str) -> int | None:

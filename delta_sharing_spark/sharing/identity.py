@@ -22,9 +22,9 @@ from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.hosts import origin, split_url
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.wire_records import json_object
 
 #: The environment variable with the token that a Flight gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name

@@ -5,7 +5,6 @@ Only the credential that is given is sent, in requests of our own making: nothin
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import xml.etree.ElementTree as ElementTree
@@ -13,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.http import parse_count
+from delta_sharing_spark.network.http import json_object, parse_count
 from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
@@ -69,7 +68,7 @@ class Cloud(ABC):
         Raises:
             UnreadableAnswer
         """
-        return _size(headers.get("content-length", "")), _http_time(headers.get("last-modified", ""))
+        return _size_and_time(headers.get("content-length", ""), headers.get("last-modified", ""))
 
     def headers(self, method: str, url: str) -> dict[str, str]:
         """The headers that show the credential."""
@@ -110,7 +109,7 @@ class S3(Cloud):
     def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = _xml(body, "ListBucketResult")
         entries = [
-            StoredObject(_key(_text(item, "Key")), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
+            StoredObject(_key(_text(item, "Key")), *_size_and_time(_text(item, "Size"), _text(item, "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
         entries += [StoredObject(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
@@ -163,8 +162,8 @@ class Azure(Cloud):
                 raise UnreadableAnswer("a blob has no properties")
             if _text(properties, "ResourceType") == "directory":
                 continue
-            size, modified = _text(properties, "Content-Length"), _text(properties, "Last-Modified")
-            entries.append(StoredObject(_blob_name(blob), _size(size), _http_time(modified)))
+            told = _size_and_time(_text(properties, "Content-Length"), _text(properties, "Last-Modified"))
+            entries.append(StoredObject(_blob_name(blob), *told))
         entries += [StoredObject(_blob_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
         return entries, _text(root, "NextMarker") or None
 
@@ -191,7 +190,7 @@ class Google(Cloud):
 
     def info(self, headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
         described = _json(body)
-        return _size(str(described.get("size", ""))), _iso_time(str(described.get("updated", "")))
+        return _size_and_time(described.get("size"), described.get("updated"))
 
     def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
         query = {"prefix": prefix, "startOffset": start, **_delimiter(deep)}
@@ -204,9 +203,7 @@ class Google(Cloud):
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise UnreadableAnswer("its items are none")
         entries = [
-            StoredObject(
-                _key(item.get("name")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", "")))
-            )
+            StoredObject(_key(item.get("name")), *_size_and_time(item.get("size"), item.get("updated")))
             for item in items
         ]
         prefixes = listed.get("prefixes", [])
@@ -265,11 +262,8 @@ def _xml(body: bytes, name: str) -> ElementTree.Element:
 
 
 def _json(body: bytes) -> dict[str, object]:
-    try:
-        described = json.loads(body)
-    except (ValueError, RecursionError):
-        described = None
-    if not isinstance(described, dict):
+    described = json_object(body)
+    if described is None:
         raise UnreadableAnswer("it is no JSON object")
     return described
 
@@ -278,22 +272,14 @@ def _text(element: ElementTree.Element, name: str) -> str:
     return element.findtext(f"{{*}}{name}") or ""
 
 
-def _size(text: str) -> int:
-    size = parse_count(text)
-    if size is None:
-        raise UnreadableAnswer(f"a size is {text[:50]!r}")
-    return size
-
-
-def _iso_time(text: str) -> int:
-    moment = parse_instant(text)
-    if moment is None:
-        raise UnreadableAnswer(f"a time is {text[:50]!r}")
-    return to_millis(moment)
-
-
-def _http_time(text: str) -> int:
-    seconds = http_seconds(text)
+def _size_and_time(size: object, time: object) -> tuple[int, int]:
+    """A size, and a time in milliseconds, which some clouds write as ISO 8601 has it, and others as HTTP."""
+    count, instant = parse_count(str(size)), parse_instant(str(time))
+    if count is None:
+        raise UnreadableAnswer(f"a size is {str(size)[:50]!r}")
+    if instant is not None:
+        return count, to_millis(instant)
+    seconds = http_seconds(str(time))
     if seconds is None:
-        raise UnreadableAnswer(f"a time is {text[:50]!r}")
-    return int(seconds * 1000)
+        raise UnreadableAnswer(f"a time is {str(time)[:50]!r}")
+    return count, int(seconds * 1000)

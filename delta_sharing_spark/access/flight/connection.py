@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from delta_sharing_spark.access.flight.messages import from_status, wrap
 from delta_sharing_spark.errors import NetworkError, ProfileError, ResponseError
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName
@@ -226,8 +227,8 @@ def _locations(endpoint: Any, uri: str) -> tuple[str, ...]:
 
 
 def _object(data: bytes, uri: str) -> Mapping[str, Any]:
-    tree = _json(data, uri) if data else {}
-    if not isinstance(tree, dict):
+    tree = json_object(data or b"{}")
+    if tree is None:
         raise _unlike_ours(uri)
     return tree
 

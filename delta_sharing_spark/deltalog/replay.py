@@ -28,7 +28,7 @@ from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
-from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
+from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
@@ -36,6 +36,7 @@ from delta_sharing_spark.scan.plan import MAX_MILLIS, FileTask
 from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.instants import show_millis
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.storage.locations import StoredObject
 
 _ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ENABLED_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
@@ -169,7 +170,7 @@ class CommitTimes:
         )
 
 
-def _monotonic(entries: list[LogEntry], newest: int) -> dict[int, int]:
+def _monotonic(entries: list[StoredObject], newest: int) -> dict[int, int]:
     times: dict[int, int] = {}
     last: int | None = None
     for entry in entries:
@@ -314,11 +315,14 @@ class _State:
         if checkpoint is not None:
             self._note(checkpoint.metadata)
 
-    def take(self, path: str, data: bytes) -> None:
-        for tree in find_actions(data, "protocol", path):
-            self._protocol = protocol_from(tree, path)
-        for tree in find_actions(data, "metaData", path):
-            self._note(metadata_from(tree, path))
+    def taking(self, commits: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+        """The same commits, of each of which these actions are known before its files are parsed: they may stand behind them."""
+        for path, data in commits:
+            for tree in find_actions(data, "protocol", path):
+                self._protocol = protocol_from(tree, path)
+            for tree in find_actions(data, "metaData", path):
+                self._note(metadata_from(tree, path))
+            yield path, data
 
     def _note(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -348,9 +352,7 @@ def _load(
         checkpoint = None if segment.checkpoint is None else _checkpoint(store, segment.checkpoint, table)
         state = _State(checkpoint, table)
         tail = CommitTail(store.root, has_checkpoint=checkpoint is not None) if has_files else None
-        for group in _groups(contents):
-            for path, data in group:
-                state.take(path, data)
+        for group in _groups(state.taking(contents)):
             if tail is not None:
                 tail.append(group, state.partitions)
     return state.head(segment.version, gate), checkpoint, tail

@@ -166,6 +166,7 @@ class FileFooter:
         data_end: Where its own bytes begin in the file.
         deleted: The rows of the file's deletion vector; None where it has none.
         constants: Columns that are not read from the file, and their value.
+        marks: The pairs by which Spark's reader knows that old dates count by the Julian calendar.
     """
 
     columns: FileColumns
@@ -175,6 +176,7 @@ class FileFooter:
     data_end: int
     deleted: DeletedRows | None
     constants: Constants
+    marks: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
     def is_of_parquet_mr(self) -> bool:
@@ -216,8 +218,7 @@ class FooterReader:
             NotNativeError: Spark's reader would not read the file as exactly as the Python source does.
         """
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
-        if self._has_calendar and julian_of(footer.raw, footer.metadata, "") is not None:
-            raise NotNativeError("Spark wrote its dates by the Julian calendar")
+        julian = julian_of(footer.raw, footer.metadata, "") if self._has_calendar else None
         try:
             head, columns = self._matched(raw, tuple(constants))
             cut = _Cut(raw, columns, created_by, may_move)
@@ -225,7 +226,8 @@ class FooterReader:
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
                 raise ValueError("a footer tells the order of each column")
-            return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), deleted, constants)
+            marks = () if julian is None else julian.marks
+            return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), deleted, constants, marks)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 

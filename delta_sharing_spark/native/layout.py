@@ -143,15 +143,18 @@ def write_footer(
     groups: list[bytes],
     created_by: bytes,
     orders: list[ThriftStruct] | None,
+    marks: Sequence[tuple[bytes, bytes]] = (),
 ) -> bytes:
     """A footer, its length, and the magic."""
+    pairs: list[ThriftStruct] = [{1: (BINARY, key), 2: (BINARY, value)} for key, value in marks]
+    told: ThriftStruct = {5: (LIST, ThriftList(STRUCT, pairs))} if pairs else {}
     written = b"".join(
         (
             write_fields({1: version, 2: (LIST, ThriftList(STRUCT, elements)), 3: (I64, rows)}),
             write_head(4, LIST, 3),
             write_list_head(STRUCT, len(groups)),
             *groups,
-            write_fields({6: (BINARY, created_by)}, 4),
+            write_fields({**told, 6: (BINARY, created_by)}, 4),
             b"" if orders is None else write_fields({7: (LIST, ThriftList(STRUCT, orders))}, 6),
             b"\0",
         )
@@ -410,7 +413,8 @@ def _layout(
         orders = [*(special.get(leaf.path, TYPE_ORDER) for leaf in leaves), *[TYPE_ORDER] * has_marks]
     elements = shown_elements(root, deletion_column if has_marks else None)
     rows = sum(group.rows for member in members for group in member.groups)
-    footer = write_footer(members[0].columns.version, elements, rows, groups, created_by, orders)
+    version, marks = members[0].columns.version, members[0].marks
+    footer = write_footer(version, elements, rows, groups, created_by, orders, marks)
     return Layout(data_end, bytes(own.bytes + footer), chunks)
 
 
@@ -426,6 +430,8 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
     """The schema of all members, each column as the first that has it describes it, and its columns."""
     if len({member.created_by for member in members}) > 1 and not all(map(is_sound, members)):
         raise DifferentLayoutsError("they come from writers that Spark reads differently")
+    if len({member.marks for member in members}) > 1:
+        raise DifferentLayoutsError("they count old dates by different calendars")
     columns: dict[str, Element] = {}
     signatures: dict[str, object] = {}
     for known in _distinct(members):

@@ -17,6 +17,7 @@ from delta_sharing_spark.access.contract import NotPinnedError, ResolvedScan
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
+from delta_sharing_spark.errors import VersionError
 from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.predicates.tree import Expression
@@ -143,6 +144,8 @@ class TableIndex:
         """A listing that was let go, made anew with at least the same files; None if it is not known any more."""
         number = token.rpartition("-")[2]
         with self._lock:
+            if self._fixed is not None:
+                return self._known((None, None))
             question = next((q for q, n in self._questions.items() if str(n) == number), None)
             if question is None:
                 return None
@@ -243,11 +246,19 @@ class TableIndex:
         return head.metadata.num_files if is_told else None
 
     def _fix(self, listed: Callable[[int], None] | None) -> NativePlan:
-        """List all files at the newest version, once for the load's life."""
+        """List all files at the newest version, once for the load's life.
+
+        Raises:
+            VersionError: Files of another version were listed before.
+        """
         planned = plan(self.load, opener=self._opener, listed=listed)
-        self._questions[None, None] = 0
-        self._numbers = max(1, self._numbers)
-        self._fixed = NativePlan(self.load, planned, self.shown, f"{self.token}-0")
+        if self._numbers and planned.report.version != self.load.version:
+            raise VersionError(
+                f"the server no longer lists version {self.load.version} of {self.load.table}, which this DataFrame has read, but "
+                f"{planned.report.version}: load the table again"
+            )
+        number = self._numbered((None, None))
+        self._fixed = NativePlan(self.load, planned, self.shown, f"{self.token}-{number}", self._joined.get(number))
         self._total = planned.report.files, planned.report.bytes
         self._keeper.keep(self, self._fixed)
         return self._fixed

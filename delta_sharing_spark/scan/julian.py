@@ -1,7 +1,8 @@
-"""Converts dates and times of files that Spark wrote by the Julian calendar: Spark 2, and later ones where they were told to (``LEGACY``).
+"""Converts dates and times of files that Spark wrote by the Julian calendar: Spark 2 did, and later ones where they were told to.
 
-Spark says so in a file's footer, and its own reader converts them likewise: what was written as 1000-01-01 is read as that, though
-it is another day of the Gregorian calendar, by which all others count.
+Databricks' runtimes 9 to 13 were, by default (``LEGACY``). They say so in a file's footer, and Spark's reader converts them
+likewise: what was written as 1000-01-01 is read as that, though it is another day of the Gregorian calendar, by which others count.
+Spark 2 tells no release, which all later ones do.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from delta_sharing_spark.scan.footer import ChunkStatistics
 from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Primitive, inner_fields
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 _OF_CALENDAR = (Primitive("date"), Primitive("timestamp"))
 _KEY = b"org.apache.spark."
+#: What each file of Spark's has in its footer, and what those since Spark 3 have.
+_SPARKS, _VERSION = _KEY + b"sql.parquet.row.metadata", _KEY + b"version"
+_MARKS = (b"version", b"legacyDateTime", b"legacyINT96", b"timeZone")
 #: What is looked for in a footer before its key-value pairs are read: a mark, or an old version behind the length of its text.
 _SUSPECT = re.compile(rb"org\.apache\.spark\.(?:legacy|version..(?:[0-2]\.|3\.0))", re.DOTALL)
 #: The first day of the Gregorian calendar, 1582-10-15, in days since the epoch.
@@ -30,6 +35,7 @@ _FIRST_DAY = -141_427
 _DAY = 86_400_000_000
 #: Microseconds of 1900-01-01T00:00Z: what Spark writes of later times is the same by all calendars and rules of time zones.
 _SETTLED = -2_208_988_800_000_000
+_SETTLED_BY_TYPE = {"DATE": _SETTLED // _DAY, "TIMESTAMP_MILLIS": _SETTLED // 1000, "TIMESTAMP_MICROS": _SETTLED}
 #: Days from 0000-03-01 to the epoch, by both calendars.
 _MARCH_JULIAN, _MARCH_GREGORIAN = 719_470, 719_468
 
@@ -46,15 +52,17 @@ class Julian:
         dates: Dates, and timestamps of 64 bits.
         int96: Timestamps of 96 bits.
         zone: The writer's time zone; where the file does not tell it, the reader's, as for Spark.
+        marks: Pairs of a footer that say so to Spark's reader.
     """
 
     dates: bool
     int96: bool
     zone: str
+    marks: tuple[tuple[bytes, bytes], ...]
 
     def gregorian_dates(self, array: pa.Array) -> pa.Array:
         """Dates as days of the Gregorian calendar."""
-        return _with_values(array, _gregorian_days) if self.dates else array
+        return _with_old(array, _FIRST_DAY, _gregorian_days) if self.dates else array
 
     def gregorian_times(self, array: pa.Array, is_int96: bool) -> pa.Array:
         """Timestamps in microseconds by the Gregorian calendar.
@@ -66,18 +74,15 @@ class Julian:
         Raises:
             UnknownRulesError: Timestamps before 1900 of another zone than UTC: Spark converts those by tables of rules of old.
         """
-        if not (self.int96 if is_int96 else self.dates):
-            return array
+        return _with_old(array, _SETTLED, self._gregorian_micros) if (self.int96 if is_int96 else self.dates) else array
 
-        def gregorian(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            if values.min(initial=0) < _SETTLED and not _is_utc(self.zone):
-                raise UnknownRulesError(
-                    f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
-                )
-            days = values // _DAY
-            return values + (_gregorian_days(days) - days) * _DAY
-
-        return _with_values(array, gregorian)
+    def _gregorian_micros(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if not _is_utc(self.zone):
+            raise UnknownRulesError(
+                f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
+            )
+        days = values // _DAY
+        return values + (_gregorian_days(days) - days) * _DAY
 
 
 def _is_utc(zone: str) -> bool:
@@ -87,14 +92,17 @@ def _is_utc(zone: str) -> bool:
         return False
 
 
-def _with_values(array: pa.Array, change: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> pa.Array:
-    """An array of days or microseconds with changed values."""
+def _with_old(array: pa.Array, end: int, change: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> pa.Array:
+    """Days or microseconds, of which those before ``end`` are changed."""
     import numpy as np
 
-    numbers = pa.int32() if array.type.bit_width == 32 else pa.int64()
-    values = change(array.view(numbers).fill_null(0).to_numpy().astype(np.int64)).astype(numbers.to_pandas_dtype())
+    values = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64()).fill_null(end).to_numpy()
+    if values.min(initial=end) >= end:
+        return array
+    is_old, changed = values < end, values.copy()
+    changed[is_old] = change(values[is_old].astype(np.int64))
     valid = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(values)])
+    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(changed)])
 
 
 def julian_of(footer: bytes, metadata: Any, reader_zone: str) -> Julian | None:
@@ -105,16 +113,36 @@ def julian_of(footer: bytes, metadata: Any, reader_zone: str) -> Julian | None:
         metadata: The same, parsed: ``pyarrow.parquet.FileMetaData``.
         reader_zone: The reader's time zone.
     """
-    if _SUSPECT.search(footer) is None:
+    is_of_spark_2 = _VERSION not in footer and _SPARKS in footer and metadata.created_by.startswith("parquet-mr")
+    if not is_of_spark_2 and _SUSPECT.search(footer) is None:
         return None
     pairs = metadata.metadata or {}
-    version = pairs.get(_KEY + b"version")
+    told = {name: pairs[_KEY + name] for name in _MARKS if _KEY + name in pairs}
+    if is_of_spark_2 and _SPARKS in pairs:
+        told[b"version"] = b"2"
+    version = told.get(b"version")
     if version is None:
         return None
-    dates = version < b"3.0.0" or _KEY + b"legacyDateTime" in pairs
-    int96 = version < b"3.1.0" or _KEY + b"legacyINT96" in pairs
-    zone = pairs.get(_KEY + b"timeZone", reader_zone.encode()).decode("utf-8", "replace")
-    return Julian(dates, int96, zone) if dates or int96 else None
+    dates, int96 = version < b"3.0.0" or b"legacyDateTime" in told, version < b"3.1.0" or b"legacyINT96" in told
+    zone = told.get(b"timeZone", reader_zone.encode()).decode("utf-8", "replace")
+    return (
+        Julian(dates, int96, zone, tuple((_KEY + name, text) for name, text in told.items()))
+        if dates or int96
+        else None
+    )
+
+
+def settled(statistics: ChunkStatistics | None, column: Any) -> ChunkStatistics | None:
+    """Statistics of a column chunk of such a file; without bounds where they are of days that the calendars tell apart.
+
+    Args:
+        statistics: As the file has them.
+        column: ``pyarrow.parquet.ColumnSchema``.
+    """
+    least = _SETTLED_BY_TYPE.get(column.converted_type)
+    if statistics is None or least is None or not statistics.has_min_max or statistics.min_raw >= least:
+        return statistics
+    return ChunkStatistics(statistics.has_null_count, statistics.null_count, False)
 
 
 def has_calendar(data_type: DataType) -> bool:

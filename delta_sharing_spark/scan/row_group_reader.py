@@ -19,7 +19,8 @@ from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
-from delta_sharing_spark.scan.footer import Footer
+from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
+from delta_sharing_spark.scan.julian import settled
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
@@ -236,7 +237,12 @@ def row_group_filter(
         fields = fields_along(spec.full_schema, path)
         if fields is not None:
             leaves[path] = leaf_of(footer.schema, fields, context)
-    return skipping.bind(footer.metadata, leaves, constants, footer.statistics)
+
+    def statistics(row_group: int, leaf: int) -> ChunkStatistics | None:
+        found = footer.statistics(row_group, leaf)
+        return found if context.julian is None else settled(found, footer.metadata.schema.column(leaf))
+
+    return skipping.bind(footer.metadata, leaves, constants, statistics)
 
 
 @lru_cache(maxsize=8)

@@ -367,7 +367,7 @@ class _SplitReader:
             return leaves_of(footer.schema, from_file, context)
 
         layout = habits.layout(footer.schema, julian is not None, frozenset(constants), leaves)
-        may_match = None if julian is not None else row_group_filter(spec, footer, constants, context)
+        may_match = row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
         if not groups:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
-from delta_sharing_spark.scan.julian import UnknownRulesError
+from delta_sharing_spark.scan.julian import UnknownRulesError, has_calendar
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
@@ -62,7 +62,7 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
                 return Whole.VARIANT
         case Primitive() | Decimal():
             target = arrow_type(declared)
-            if source.equals(target) and not (context.julian and _is_of_calendar(source)):
+            if source.equals(target) and not (context.julian is not None and has_calendar(declared)):
                 return Whole.KEEP
             if can_cast(source, target):
                 return Whole.CAST
@@ -102,12 +102,8 @@ def _plan_children(
 
 def _simplified(node: Node, source: pa.DataType, declared: DataType, context: Context) -> Node:
     """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL or converted."""
-    is_kept = source.equals(arrow_type(declared)) and not _has_required(declared) and context.julian is None
-    return Whole.KEEP if is_kept else node
-
-
-def _is_of_calendar(kind: pa.DataType) -> bool:
-    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    is_converted = context.julian is not None and has_calendar(declared)
+    return Whole.KEEP if source.equals(arrow_type(declared)) and not (_has_required(declared) or is_converted) else node
 
 
 def _has_required(declared: DataType) -> bool:

@@ -323,6 +323,18 @@ def test_a_line_longer_than_a_block_and_a_commit_in_pieces(monkeypatch):
     assert next(t for t in tasks if t.id == "a").stats == stats
 
 
+def test_what_a_commit_says_of_the_table_may_stand_behind_its_files(monkeypatch):
+    """The order of a commit's lines means nothing, and a long commit is parsed in pieces."""
+    monkeypatch.setattr(replay, "PARSED_BYTES", 1000)
+    files = [add(f"f{i}", p=f"p{i}") for i in range(50)]
+    for store in (
+        log([*files, protocol(), metadata()]),
+        log([protocol(), metadata(()), add("old", partitionValues={})], [*files, remove("old"), metadata()]),
+    ):
+        values = {task.id: task.partition_values for task in load_snapshot(store).tasks()}
+        assert values == {f"f{i}": {"p": f"p{i}"} for i in range(50)}
+
+
 def test_gate_and_errors_by_name():
     with pytest.raises(UnsupportedFeatureError, match="'catalogManaged'"):
         load_snapshot(log([protocol(3, ["catalogManaged"]), metadata()]))

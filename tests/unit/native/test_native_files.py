@@ -161,21 +161,37 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
 
-def test_dates_of_the_julian_calendar_are_rewritten_and_other_columns_of_such_files_are_not(tmp_path: Path) -> None:
-    """Spark's reader would need what the writer's footer says of them, which files that are shown do not have."""
+def test_spark_is_told_which_files_count_old_dates_by_the_julian_calendar(tmp_path: Path) -> None:
+    """By what the writer's footer says of them. Files that differ in it are shown as one only where no date is read."""
     rows = pa.table({"id": [1], "day": [datetime.date(1000, 3, 6)]})
     built = DeltaTableBuilder(tmp_path / "t", rows.schema).append(rows)
     (file,) = built.path.glob("*.parquet")
     (log,) = (built.path / "_delta_log").glob(f"{built.version:020}.json")
-    pq.write_table(rows.replace_schema_metadata({"org.apache.spark.version": "2.4.5"}), file)
+    marks = {
+        "org.apache.spark.version": "3.2.1",
+        "org.apache.spark.legacyDateTime": "",
+        "org.apache.spark.timeZone": "UTC",
+    }
+    pq.write_table(rows.replace_schema_metadata({**marks, "more": "x"}), file)
     log.write_text(re.sub(r'"size":\d+', f'"size":{file.stat().st_size}', log.read_text()))
     with SharingServer() as server:
         server.add_table("s.d.t", built.path, access_modes=("url",))
         table = SharingClient(server.profile()).table("s.d.t")
-        for columns, expected in ((["day"], datetime.date(1000, 3, 1)), (["id"], 1)):
+        with served(table.scan()) as (_, plan, address):
+            (shown,) = files_of(plan, address)
+            pairs = pq.read_metadata(RemoteFile(shown)).metadata
+            assert {key.decode(): text.decode() for key, text in pairs.items()} == marks
+            assert not reasons(plan)
+        built.append(rows)
+        for columns, why in ((["id"], []), (["day"], ["they count old dates by different calendars"])):
             with served(table.scan(columns=columns)) as (_, plan, address):
-                assert rows_of(plan, address).to_pylist() == [{columns[0]: expected}]
-                assert bool(reasons(plan)) == (columns == ["day"])
+                assert rows_of(plan, address).num_rows == 2
+                assert reasons(plan) == why
+        with served(table.scan(columns=["day"])) as (_, plan, address):
+            assert sorted(rows_of(plan, address)["day"].to_pylist()) == [
+                datetime.date(1000, 3, 1),
+                datetime.date(1000, 3, 6),
+            ]
 
 
 @pytest.mark.parametrize(

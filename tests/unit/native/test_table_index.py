@@ -119,6 +119,32 @@ def test_one_version(server: SharingServer, gateway: Gateway, table: DeltaTableB
     assert later.listed((), ALL)[1].files == 7
 
 
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_a_version_that_was_read_is_never_replaced(
+    server: SharingServer, gateway: Gateway, table: DeltaTableBuilder, moves_on: bool
+) -> None:
+    """By a server that no longer lists it, as after its log was cleaned: a query over both would mix two versions."""
+    index = index_of(server, gateway, accessMode="url")
+    first, _ = index.listed((), (where("id < 15"), None))
+    if moves_on:
+        table.append([{"id": 50}])
+    server.add_table("s.d.t", table.path, history=False)
+    if moves_on:
+        with pytest.raises(
+            VersionError, match=r"no longer lists version 5 of s.d.t, which .* but 6: load the table again"
+        ):
+            index.listed((), (where("id > 30"), None))
+        assert index.listed((), (where("id < 15"), None))[0] is first
+        return
+    fixed, scan = index.listed((), (where("id > 30"), None))
+    assert (scan.files, scan.version, first.version) == (5, 5, 5)
+    assert first.token != fixed.token
+    assert gateway.plan(first.token) is first, "what Spark has planned over it is read all the same"
+    table.append([{"id": 50}])
+    gateway.release(fixed)
+    assert index.again(fixed.token) is fixed is gateway.plan(fixed.token)
+
+
 def test_a_refusal_is_the_servers_own(server: SharingServer, gateway: Gateway) -> None:
     index = index_of(server, gateway, accessMode="url")
     server.faults.add("query", times=None, status=403)

@@ -17,6 +17,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.testing.tables.vectors import encode, frame
 
@@ -79,7 +80,7 @@ def vector_of(name: str, positions: list[int]) -> tuple[DeletionVector, bytes]:
 
 
 def spec_of(schema: Struct, **how: Any) -> ReadSpec:
-    how.setdefault("partition_keys", {name: (name,) for name in how.get("partition_columns", ())})
+    how.setdefault("partition_keys", partition_keys({f.name: f.physical_name for f in schema.fields}))
     return ReadSpec("s.d.t", schema, how.pop("full_schema", schema), **how)
 
 

@@ -12,7 +12,12 @@ from test_types import int96
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.scan.column_resolution import Context
+from delta_sharing_spark.scan.footer import read_footer
+from delta_sharing_spark.scan.julian import julian_of
+from delta_sharing_spark.scan.row_group_reader import row_group_filter
 from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct
+from delta_sharing_spark.storage.ranges import MemorySource
 
 DATE, TIMESTAMP = Primitive("date"), Primitive("timestamp")
 SPARK_2 = {"version": "2.4.5"}
@@ -27,7 +32,8 @@ DATES = [datetime.date.fromisoformat(name) for name in NAMES]
 def marked(array: pa.Array, marks: dict[str, str], **how: Any) -> bytes:
     """A file of the column ``c`` with what Spark says of it in the footer."""
     pairs = {f"org.apache.spark.{name}": text for name, text in marks.items()}
-    return parquet(pa.table({"c": array}).replace_schema_metadata(pairs), **how)
+    data = parquet(pa.table({"c": array}).replace_schema_metadata(pairs), **how)
+    return data.replace(b"parquet-cpp-arrow", b"parquet-mr versio")
 
 
 def stored_dates() -> pa.Array:
@@ -43,6 +49,7 @@ def stored_dates() -> pa.Array:
         ({"version": "3.5.1", "legacyINT96": ""}, False),
         ({"legacyDateTime": ""}, False),
         ({}, False),
+        ({"sql.parquet.row.metadata": "{}"}, True),
     ],
 )
 def test_dates(marks: dict[str, str], is_julian: bool) -> None:
@@ -112,3 +119,9 @@ def test_row_groups_are_not_left_out_by_what_is_stored() -> None:
     spec = spec_of(schema, predicate=where, prune=where)
     data = {"f": marked(stored_dates(), SPARK_2), "g": marked(pa.array([DATES[0]]), {"version": "3.5.1"})}
     assert read(spec, LocalAccess(data))["c"].to_pylist() == [DATES[0]] * 2
+    for day, kept in ((datetime.date(1899, 12, 31), True), (datetime.date(1900, 1, 1), False)):
+        footer = read_footer(MemorySource("f", marked(pa.array([day]), LEGACY)), "t")
+        context = Context("t", "f", "none", julian_of(footer.raw, footer.metadata, "UTC"))
+        may_match = row_group_filter(spec, footer, {}, context)
+        assert may_match is not None
+        assert may_match(0) is kept, "Databricks marks all files so that its runtimes 9 to 13 write"

@@ -145,6 +145,7 @@ def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         f"file:{path}",
         "memory://p.share",
         f" {json.dumps(BEARER)} ",
+        f"\ufeff{json.dumps(BEARER)}",
     ):
         assert load_profile(source) == expected, source
     for source in (str(path), json.dumps(BEARER)):

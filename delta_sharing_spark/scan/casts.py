@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from delta_sharing_spark.scan.int96 import is_bytes_of_timestamps, timestamps_of
+
 #: Bits of an integer type to the digits of its widest value.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
@@ -73,6 +75,8 @@ def cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
         array = array.dictionary_decode()
         if array.type.equals(target):
             return array
+    if is_bytes_of_timestamps(array.type, target):
+        return timestamps_of(array, target)
     if pa.types.is_timestamp(target) and pa.types.is_timestamp(array.type):
         return _cast_timestamp(array, target)
     if pa.types.is_fixed_size_binary(array.type) and pa.types.is_string(target):

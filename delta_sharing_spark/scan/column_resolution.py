@@ -19,13 +19,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``), and by which calendar
-    the file counts."""
+    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``), by which calendar
+    the file counts, and whether its timestamps of 96 bits come as bytes."""
 
     table: str
     file: str
     mapping: str
     julian: Julian | None = None
+    has_int96_bytes: bool = False
 
 
 class SourceFields:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.scan.int96 import has_signed_clocks, with_bytes
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, append_varint, read_struct, zigzag
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile
@@ -32,6 +33,7 @@ class Footer:
         first_rows: For each row group, its first row's position in the file.
         file_bytes: The file's bytes, where they were small enough to be read at once.
         raw: The footer as it stands in the file, up to the file's end.
+        has_int96_bytes: Whether ``metadata`` has timestamps of 96 bits as their bytes.
         size: Its bytes.
     """
 
@@ -40,6 +42,7 @@ class Footer:
     first_rows: list[int]
     file_bytes: memoryview | None
     raw: bytes = field(repr=False)
+    has_int96_bytes: bool
     _refusal: Callable[[str], CorruptFileError] = field(repr=False)
     _file_size: int = 0
     _is_checked: bool = False
@@ -112,6 +115,9 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
     raw = bytes(tail[-need:])
     try:
         metadata = _metadata(raw)
+        has_int96_bytes = has_signed_clocks(metadata)
+        if has_int96_bytes:
+            metadata = _metadata(with_bytes(raw))
         schema = metadata.schema.to_arrow_schema()
         first_rows = _first_rows(metadata)
         _check_texts(metadata)
@@ -130,6 +136,7 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
         first_rows,
         tail if is_whole else None,
         raw,
+        has_int96_bytes,
         partial(_not_parquet, source.name, table),
         source.size,
     )

@@ -16,6 +16,7 @@ import pyarrow as pa
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
+from delta_sharing_spark.scan.int96 import is_bytes_of_timestamps
 from delta_sharing_spark.scan.julian import UnknownRulesError, has_calendar
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
@@ -64,7 +65,7 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
             target = arrow_type(declared)
             if source.equals(target) and not (context.julian is not None and has_calendar(declared)):
                 return Whole.KEEP
-            if can_cast(source, target):
+            if can_cast(source, target) or (context.has_int96_bytes and is_bytes_of_timestamps(source, target)):
                 return Whole.CAST
         case Struct(fields):
             if pa.types.is_struct(source):

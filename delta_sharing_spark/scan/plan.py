@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -33,12 +33,7 @@ _VERSION_BYTE = 1
 
 def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
-    if stats is None:
-        return None
-    try:
-        rows = json.loads(stats).get("numRecords")
-    except (ValueError, AttributeError, RecursionError):
-        return None
+    rows = (json_object(stats) or {}).get("numRecords") if stats else None
     return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 

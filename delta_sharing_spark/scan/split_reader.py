@@ -18,7 +18,6 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.julian import julian_of
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
     MOST_CONNECTIONS,
@@ -359,7 +358,7 @@ class _SplitReader:
         fetched.add([last], OwnThread())
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
-        julian = julian_of(footer.raw, footer.metadata, spec.time_zone)
+        julian = footer.julian(spec.time_zone)
         context = Context(spec.table, task.id, spec.mapping, julian, footer.has_int96_bytes)
 
         def leaves() -> list[int]:

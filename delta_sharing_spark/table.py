@@ -125,8 +125,8 @@ class Scan(Load, RowSource):
     def lazy(self) -> pl.LazyFrame:
         """A lazy Polars frame over the scan.
 
-        Polars hands it the columns, the conditions and the row limit of a query. What of the conditions ``where`` can say
-        exactly skips files and row groups; Polars applies all of them to the rows that are read.
+        Polars hands it the columns and the conditions of a query, and ends the reading at its row limit. What of the conditions
+        ``where`` can say exactly skips files and row groups; Polars applies all of them to the rows that are read.
 
         Raises:
             ConfigError: Polars is missing.

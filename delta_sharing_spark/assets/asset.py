@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.assets.download import Downloaded
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.storage.file_system import PlaceFileSystem
-    from delta_sharing_spark.storage.objects import StoredObject
+    from delta_sharing_spark.storage.locations import StoredObject
     from delta_sharing_spark.storage.place import Place
 
 #: Files that a notebook shows.

@@ -23,7 +23,7 @@ from delta_sharing_spark.display import counting
 from delta_sharing_spark.errors import AddressError, ConfigError, CorruptFileError, FileError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
-from delta_sharing_spark.storage.objects import StoredObject
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.storage.ranges import Range, cut
 from delta_sharing_spark.storage.transfer import FileVersion

@@ -16,7 +16,6 @@ from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
     LISTED_BEFORE,
     LOG_DIR,
-    LogEntry,
     LogStore,
     commit_name,
     in_log,
@@ -27,7 +26,7 @@ from delta_sharing_spark.deltalog.segment import CheckpointFiles
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.answers import is_sure
-from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.locations import Location, StoredObject, parse_location
 from delta_sharing_spark.storage.objects import ObjectSource, Storage, StorageLease
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
@@ -69,7 +68,8 @@ class StorageLogStore:
     def read(self, path: str) -> bytes:
         location = self._location_of(path)
         data = self._run(location, path, lambda storage: storage.get(location, what=path))
-        self._note(path)
+        with self._lock:
+            self._canary, self._has_read = path, True
         return bytes(data)
 
     def open(self, path: str, size: int | None = None) -> ObjectSource:
@@ -78,10 +78,10 @@ class StorageLogStore:
         size = self.info(path).size if size is None else size
         return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         location = self._location_of(relative_dir)
         try:
-            listed = self._run(
+            return self._run(
                 location,
                 relative_dir,
                 lambda storage: storage.list_from(location, start_name, what=f"listing {relative_dir}"),
@@ -90,18 +90,13 @@ class StorageLogStore:
             return None
         except FileNotFoundError:
             return []
-        return [LogEntry(*one) for one in listed]
 
-    def info(self, path: str) -> LogEntry:
+    def info(self, path: str) -> StoredObject:
         location = self._location_of(path)
-        return LogEntry(*self._run(location, path, lambda storage: storage.info(location, what=path)))
+        return self._run(location, path, lambda storage: storage.info(location, what=path))
 
     def _location_of(self, path: str) -> Location:
         return parse_location(join(self.root, path))
-
-    def _note(self, path: str) -> None:
-        with self._lock:
-            self._canary, self._has_read = path, True
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
         lease = self.lease_for(location)
@@ -167,8 +162,8 @@ class CachedLogStore:
         self._bytes = 0
         self.checkpoints: ProcessCache[CheckpointFiles, Checkpoint] = ProcessCache(1)
         self._absent: dict[str, type[OSError]] = {}
-        self._listings: dict[str, tuple[str, list[LogEntry] | None]] = {}
-        self._infos: dict[str, LogEntry] = {}
+        self._listings: dict[str, tuple[str, list[StoredObject] | None]] = {}
+        self._infos: dict[str, StoredObject] = {}
         self._first_version: int | None = None
 
     def refresh(self) -> None:
@@ -207,7 +202,7 @@ class CachedLogStore:
             return MemorySource(path, self.read(path))
         return self._store.open(path, size)
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         """See ``LogStore.list_from``."""
         with self._lock:
             kept = self._listings.get(relative_dir)
@@ -222,7 +217,7 @@ class CachedLogStore:
                 self._infos.update((f"{relative_dir}/{entry.name}", entry) for entry in entries or ())
         return None if kept[1] is None else [entry for entry in kept[1] if entry.name >= start_name]
 
-    def info(self, path: str) -> LogEntry:
+    def info(self, path: str) -> StoredObject:
         """See ``LogStore.info``."""
         with self._lock:
             if path in self._infos:

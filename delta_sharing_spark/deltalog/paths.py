@@ -9,7 +9,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from delta_sharing_spark.errors import LogError
-from delta_sharing_spark.storage.locations import local_file
+from delta_sharing_spark.storage.locations import StoredObject, local_file
 from delta_sharing_spark.storage.ranges import ByteSource
 
 LOG_DIR = "_delta_log"
@@ -17,15 +17,6 @@ SIDECAR_DIR = f"{LOG_DIR}/_sidecars"
 LAST_CHECKPOINT = f"{LOG_DIR}/_last_checkpoint"
 #: Versions before the one wanted that are listed with it: most writers leave a checkpoint every 10 or 100.
 LISTED_BEFORE = 128
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One listed file: its bare name, bytes, and modification time in milliseconds since the epoch."""
-
-    name: str
-    size: int
-    modified_ms: int
 
 
 class LogStore(Protocol):
@@ -53,13 +44,13 @@ class LogStore(Protocol):
     def open(self, path: str, size: int | None = None) -> ByteSource:
         """A file for reading by range, of ``size`` bytes if that is known. Raises as :meth:`read`."""
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         """Files of a directory whose name is ``start_name`` or sorts after it, sorted; ``[]`` if there is none.
 
         None: listing is not permitted, the log is then read by GET alone.
         """
 
-    def info(self, path: str) -> LogEntry:
+    def info(self, path: str) -> StoredObject:
         """A file's bytes and modification time. Raises as :meth:`read`."""
 
 

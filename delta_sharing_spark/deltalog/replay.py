@@ -28,7 +28,7 @@ from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
-from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
+from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
@@ -36,6 +36,7 @@ from delta_sharing_spark.scan.plan import MAX_MILLIS, FileTask
 from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.instants import show_millis
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.storage.locations import StoredObject
 
 _ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ENABLED_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
@@ -169,7 +170,7 @@ class CommitTimes:
         )
 
 
-def _monotonic(entries: list[LogEntry], newest: int) -> dict[int, int]:
+def _monotonic(entries: list[StoredObject], newest: int) -> dict[int, int]:
     times: dict[int, int] = {}
     last: int | None = None
     for entry in entries:

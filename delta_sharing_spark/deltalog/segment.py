@@ -22,7 +22,6 @@ from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
     LISTED_BEFORE,
     LOG_DIR,
-    LogEntry,
     LogStore,
     checkpoint_names,
     commit_name,
@@ -31,6 +30,7 @@ from delta_sharing_spark.deltalog.paths import (
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel, result_of
+from delta_sharing_spark.storage.locations import StoredObject
 
 #: Commits that are read at once.
 READERS = 8
@@ -168,7 +168,7 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
     return listing.segment(version, table)
 
 
-def list_before(store: LogStore, version: int) -> list[LogEntry] | None:
+def list_before(store: LogStore, version: int) -> list[StoredObject] | None:
     """The log from a little before a version on, None where listing is not permitted: the first request for a version."""
     return store.list_from(LOG_DIR, f"{max(0, version - LISTED_BEFORE):020d}.")
 
@@ -204,8 +204,8 @@ class LogListing:
     writers are known that do not reconcile them.
     """
 
-    def __init__(self, entries: Iterable[LogEntry]) -> None:
-        self.commits: dict[int, LogEntry] = {}
+    def __init__(self, entries: Iterable[StoredObject]) -> None:
+        self.commits: dict[int, StoredObject] = {}
         self.checkpoints: dict[int, CheckpointFiles] = {}
         parts: dict[tuple[int, int], dict[int, str]] = {}
         for entry in entries:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from delta_sharing_spark.access.flight.connection import TOKEN_VARIABLE
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.flight.settings import GatewaySettings
+from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.access.flight.connection import TOKEN_FORM
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.sharing.identity import is_header_text
 
 #: Schemes of addresses (Flight RPC, "Location URIs").
 PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"
@@ -53,7 +53,7 @@ class GatewaySettings:
         if settings.tokens is None:
             drawn = () if settings.client_authority else (secrets.token_urlsafe(24),)
             settings = replace(settings, tokens=drawn)
-        if not all(TOKEN_FORM.fullmatch(token) for token in settings.tokens or ()):
+        if not all(map(is_header_text, settings.tokens or ())):
             raise ConfigError(
                 "a token of the gateway is empty, or has a blank or a letter beyond ASCII, which no header carries, so that "
                 "it would let nobody in; make one with: openssl rand -hex 24"

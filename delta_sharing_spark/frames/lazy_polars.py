@@ -1,4 +1,4 @@
-"""Opens a scan as a lazy Polars frame: the columns, conditions and row limits of a Polars query narrow what is read."""
+"""Opens a scan as a lazy Polars frame: the columns and conditions of a Polars query narrow what is read, its row limit ends it."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
     ) -> Iterator[pl.DataFrame]:
+        # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
         left = rows
         has_yielded = False
-        with rows_of(_narrowed(load, columns, predicate, rows)) as reader:
+        with rows_of(_narrowed(load, columns, predicate if rows is None else None)) as reader:
             for batch in fit_for_others(reader, str(load.table)):
                 frame: pl.DataFrame = polars.from_arrow(batch)
                 if left is not None:
@@ -83,13 +84,11 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     return frame
 
 
-def _narrowed(scan: _L, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> _L:
-    """The load that reads what the query needs, and perhaps more rows. Polars counts ``rows`` before it filters."""
+def _narrowed(scan: _L, columns: list[str] | None, predicate: pl.Expr | None) -> _L:
+    """The load that reads what the query needs, and perhaps more rows."""
     if columns is not None:
         names = columns or [min(scan.schema.fields, key=lambda f: len(str(f.type))).name]
         scan = scan.select(*map(backquoted, names))
-    if rows is not None:
-        return scan.limit(rows)
     if predicate is None or scan.limited:
         return scan
     where = where_of(predicate, scan.resolved().columns)

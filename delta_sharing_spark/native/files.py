@@ -80,14 +80,6 @@ class NotedAccess(FileAccess):
         """See ``FileAccess.open_vector``."""
         return self.sources.add(self.access.open_vector(task, vector))
 
-    def ends(self, task: FileTask) -> float | None:
-        """See ``FileAccess.ends``."""
-        return self.access.ends(task)
-
-    def renewed(self) -> FileAccess:
-        """See ``FileAccess.renewed``."""
-        return NotedAccess(self.access.renewed(), self.sources)
-
 
 @dataclass(frozen=True, slots=True)
 class FileShape:

@@ -97,8 +97,7 @@ class VirtualFile:
         """The file of some of the table's."""
         digest = members[0].digest
         if len(members) > 1:
-            digests = b"".join(member.digest.to_bytes(8, "big") for member in members)
-            digest = int.from_bytes(hashlib.blake2b(digests, digest_size=8).digest(), "big")
+            digest = _short_digest(b"".join(member.digest.to_bytes(8, "big") for member in members))
         return VirtualFile(tuple(members), sum(member.task.size for member in members), digest)
 
     @property
@@ -402,9 +401,11 @@ def _digest(task: FileTask, limit: int | None = None) -> int:
     """What tells a file from others, and which of its rows are read; URLs differ from answer to answer."""
     vectors = [(v.unique_id, v.offset) for v in (task.deletion_vector, task.excluded) if v is not None]
     change = task.invert_deletion_vector, task.change_type, task.commit_version
-    return int.from_bytes(
-        hashlib.blake2b(repr((task.id, vectors, change, limit)).encode(), digest_size=8).digest(), "big"
-    )
+    return _short_digest(repr((task.id, vectors, change, limit)).encode())
+
+
+def _short_digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
 def _free_name(name: str, schema: Struct) -> str:

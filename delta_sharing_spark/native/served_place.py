@@ -14,7 +14,7 @@ from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.plan_reader import Failures
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import begin
-from delta_sharing_spark.storage.objects import StoredObject
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.storage.ranges import Range
 

@@ -5,6 +5,7 @@ No answer decides how much memory its reader takes.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -17,6 +18,7 @@ from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import requests
+import urllib3
 from requests.utils import get_environ_proxies
 
 from delta_sharing_spark._version import __version__
@@ -25,6 +27,11 @@ from delta_sharing_spark.network.connections import BreakableAdapter, pause
 from delta_sharing_spark.network.process_cache import ProcessCache
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
+#: What no second try changes: the request itself cannot be made.
+UNSENDABLE = (
+    requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
+)  # fmt: skip
 MAX_RENEWALS = 2
 _LONGEST_NAME = 200
 #: How long the renewal of what still works may be repeated, and until it is tried again after it failed; seconds.
@@ -194,6 +201,15 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
     (12, None)
     """
     return parse_count(headers.get("content-length", ""))
+
+
+def json_object(text: str | bytes) -> dict[str, Any] | None:
+    """The object that a JSON text holds; None where it holds none."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return tree if isinstance(tree, dict) else None
 
 
 def parse_count(text: str) -> int | None:

@@ -202,11 +202,6 @@ def forget_frames(error: BaseException) -> None:
         inner.__traceback__ = None
 
 
-def is_certificate(error: BaseException) -> bool:
-    """Whether a certificate was refused; other TLS failures may be a connection that broke off."""
-    return any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error))
-
-
 def tls_failure(error: BaseException, host: str | None) -> str:
     """What failed, why, and what to do, such as ``TLS with example.com failed (certificate verify failed: ...); ...``."""
     advice = "set the option caBundle if your network uses its own certificates"
@@ -245,7 +240,8 @@ def proxy_refusal(answer: str, host: str | None) -> str:
 
 def final_reason(error: BaseException, host: str | None) -> str | None:
     """What failed and what to do, where no retry can mend it: a refused certificate, a proxy's refusal; else None."""
-    if is_certificate(error):
+    # Other failures of TLS may be a connection that broke off.
+    if any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error)):
         return tls_failure(error, host)
     answer = proxy_reason(error) or ""
     return proxy_refusal(answer, host) if _PROXY_REFUSES.match(answer) else None

@@ -63,11 +63,6 @@ def float_value(key: int, bits: int) -> float:
     return -value if key < 0 else value
 
 
-def float_keys(bits: int) -> tuple[int, int]:
-    """The least and the greatest key: minus infinity and NaN."""
-    return -_INFINITY[bits], _INFINITY[bits] + 1
-
-
 def nearest_float32(exact: Fraction) -> float:
     """The single-precision number nearest to an exact one, ties to even (never through a double)."""
     if abs(exact) >= Fraction(2**128 - 2**103):
@@ -169,7 +164,8 @@ def domain(kind: DataType) -> tuple[int, int]:
     if isinstance(kind, Decimal):
         return 1 - 10**kind.precision, 10**kind.precision - 1
     if kind in FLOATS:
-        return float_keys(32 if kind == FLOAT else 64)
+        infinity = _INFINITY[32 if kind == FLOAT else 64]
+        return -infinity, infinity + 1  # NaN is the greatest
     if kind == BOOLEAN:
         return 0, 1
     bits = 32 if kind == DATE else 64 if kind in (TIMESTAMP, TIMESTAMP_NTZ) else BITS[kind]

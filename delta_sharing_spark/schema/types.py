@@ -342,7 +342,11 @@ def _with_each_field(data_type: DataType, change: Callable[[Field], Field]) -> D
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:
     """The schema as Delta and Spark write it (a JSON-ready dict), metadata included."""
-    return {"type": "struct", "fields": [_field_to_json(f) for f in schema.fields]}
+    fields = [
+        {"name": f.name, "type": _type_to_json(f.type), "nullable": f.nullable, "metadata": dict(f.metadata)}
+        for f in schema.fields
+    ]
+    return {"type": "struct", "fields": fields}
 
 
 def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
@@ -355,10 +359,6 @@ def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
             types = {"keyType": _type_to_json(key), "valueType": _type_to_json(value)}
             return {"type": "map", **types, "valueContainsNull": value_contains_null}
     return str(data_type)
-
-
-def _field_to_json(f: Field) -> dict[str, Any]:
-    return {"name": f.name, "type": _type_to_json(f.type), "nullable": f.nullable, "metadata": dict(f.metadata)}
 
 
 def without_mapping(schema: Struct) -> Struct:

@@ -22,10 +22,12 @@ from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.hosts import origin, split_url
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.wire_records import json_object
 
+#: The environment variable with the token that a Flight gateway asks for; at the gateway, with those that may call, one a line.
+TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -161,7 +163,10 @@ def token_of(identity: Identity) -> tuple[str, float | None]:
 
 
 def is_header_text(text: str) -> bool:
-    """Whether a token can stand in a header: visible ASCII (RFC 6750 allows less)."""
+    """Whether a token can stand in a header: visible ASCII (RFC 6750 allows less).
+
+    gRPC would refuse another on its way, or bring it as another one.
+    """
     return bool(text) and all("!" <= c <= "~" for c in text)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.parallel_calls import begin, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
@@ -27,7 +28,6 @@ from delta_sharing_spark.sharing.wire_records import (
     Metadata,
     Protocol,
     TableSnapshotHead,
-    json_object,
 )
 
 

@@ -22,7 +22,7 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     without_secrets,
 )
-from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings, json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
@@ -68,7 +68,6 @@ from delta_sharing_spark.sharing.wire_records import (
     TableSnapshotHead,
     TemporaryCredentials,
     broken,
-    json_object,
     no_server,
     parse_credentials,
     parse_item,

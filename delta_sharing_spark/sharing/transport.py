@@ -43,6 +43,7 @@ from delta_sharing_spark.network.hosts import (
 )
 from delta_sharing_spark.network.http import (
     ACCEPT_ENCODING,
+    UNSENDABLE,
     BodyError,
     NetworkSettings,
     TruncatedBodyError,
@@ -71,11 +72,6 @@ _SLOWEST = 64 << 10
 #: A compressed answer of more bytes than these may not be so many times as large as what was sent.
 _SUSPICIOUS, _HIGHEST_RATIO = 64 << 20, 200
 _HOSTS = 256
-#: What no second try changes: the request itself cannot be made.
-_UNSENDABLE = (
-    requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
-)  # fmt: skip
 
 
 def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
@@ -233,7 +229,7 @@ def _exchange(
         ) from None
     except requests.exceptions.SSLError as error:
         raise NetworkError(f"{what}: {tls_failure(error, host)}") from None
-    except _UNSENDABLE as error:
+    except UNSENDABLE as error:
         # Not the error's text: http.client quotes the header it refuses.
         raise ConfigError(
             f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"

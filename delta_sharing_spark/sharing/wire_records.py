@@ -378,15 +378,6 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str, str], Any]] = {
 }
 
 
-def json_object(text: str | bytes) -> dict[str, Any] | None:
-    """The object that a JSON text holds; None where it holds none."""
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return tree if isinstance(tree, dict) else None
-
-
 def broken(why: str) -> ResponseError:
     """The error of an answer that breaks the protocol."""
     return ResponseError(f"{why}; ask the provider to check the server")

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
-from delta_sharing_spark.schema.types import Struct, parse_type
+from delta_sharing_spark.schema.types import Struct, parse_schema
 from delta_sharing_spark.spark.entrances import entrance, table_named
 
 if TYPE_CHECKING:
@@ -119,11 +119,9 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         with table_named(self._options.path):
             scan = self._scan or resolve(self._options)
         whole, required = (
-            parse_type(schema.jsonValue(), str(scan.table), "")
+            parse_schema(schema.json(), str(scan.table))
             for schema in (self._schema, self._schema if self._required is None else self._required)
         )
-        assert isinstance(whole, Struct)
-        assert isinstance(required, Struct)
         if self._filters:
             scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.zone))
         elif self._limit is not None:

@@ -12,10 +12,9 @@ formats alone.
 from __future__ import annotations
 
 import functools
-import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -31,7 +30,7 @@ from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceb
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.declared import warn_of_stream_options
-from delta_sharing_spark.schema.types import Struct, merge, parse_type, requested
+from delta_sharing_spark.schema.types import merge, parse_schema, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.lanes import lane_frame
@@ -202,7 +201,7 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
     schema = None
     if not is_connect(spark):
         given = reader._jreader.userSpecifiedSchema()
-        schema = json.loads(given.get().json()) if given.isDefined() else None
+        schema = str(given.get().json()) if given.isDefined() else None
     elif reader._schema or not reach_of(spark).is_possible:
         return None
     if path is not None and options.setdefault("path", path) != path:
@@ -219,7 +218,7 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
     return lane_frame(spark, table, engine, opened, lambda listing: None)  # no client is there to be told
 
 
-def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
+def _as_given(load: ResolvedScan, schema: str) -> ResolvedScan:
     """The load with the columns of a schema that the user gave.
 
     Raises:
@@ -227,9 +226,7 @@ def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
         StepAsideError: It spells a name otherwise than the table, and the load has a condition on the table's names.
     """
     table = str(load.table)
-    given = parse_type(schema, table, "")
-    assert isinstance(given, Struct)
-    output = requested(load.columns, given, table)
+    output = requested(load.columns, parse_schema(schema, table), table)
     if load.predicate is not None and merge(load.columns, output) != load.columns:
         raise StepAsideError("the given schema spells names otherwise than the table, and the load has a where")
     return replace(load, output=output)

@@ -151,7 +151,8 @@ class GatewayStarts:
             told = self._run(hosts, places)
         except Exception as error:  # whatever ends a job: the application's end above all
             _log.debug("the gateways could not be started: %s", error)
-            told = [{"name": host, "hosts": [host], "lacks": f"a job failed ({_in_a_line(error)})"} for host in hosts]
+            why = f"a job failed ({' '.join(str(error).split())[:300]})"
+            told = [{"name": host, "hosts": [host], "lacks": why} for host in hosts]
         with self._changed:
             now = time.monotonic()
             for outcome in told:
@@ -201,7 +202,3 @@ class GatewayStarts:
                         getattr(tasks, "priority_$eq")(-1)
                         return
                 time.sleep(_LOOK / 10)
-
-
-def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

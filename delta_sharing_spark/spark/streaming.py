@@ -20,7 +20,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import FileGoneError, StreamError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.schema.types import Struct, parse_type
+from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
 from delta_sharing_spark.spark.entrances import entrance, table_named
 
@@ -286,8 +286,7 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
             with table_named(self._options.get("path", "")):
                 opener = TableOpener(negotiated_table(parse_options(self._options, is_stream=True)))
                 scan = resolve_opened(opener)
-            schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
-            assert isinstance(schema, Struct)
+            schema = parse_schema(self._schema.json(), str(scan.table))
             self._opened = open_stream(opener, scan, schema, columns_chosen=self._columns_chosen)
         return self._opened
 

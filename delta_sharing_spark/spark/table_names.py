@@ -166,7 +166,9 @@ def _reference(text: str, tokens: Sequence[Token], start: int, after: int, name:
         literal = tokens[value]
         plain = literal.text[1:-1] if literal.kind == "string" else literal.text
         numeric = literal.kind == "word" and plain.isdecimal() and travel in _VERSION
-        if not (literal.kind == "string" or numeric) or "\\" in plain or not _ends_operand(tokens[value + 1]):
+        following = tokens[value + 1]
+        ends = following.kind in ("word", "quoted", "end") or following.text in (")", ",", ";", "|")
+        if not (literal.kind == "string" or numeric) or "\\" in plain or not ends:
             raise PredicateError(
                 f"query, position {literal.start + 1}: time travel of {'.'.join(name)} takes a number or a string here; "
                 f"compute it first and write it as a literal",
@@ -177,10 +179,6 @@ def _reference(text: str, tokens: Sequence[Token], start: int, after: int, name:
     return TableReference(
         name, tokens[start].start, end, is_name_only, tokens[after].word in _AFTER_TABLE, version, timestamp
     )
-
-
-def _ends_operand(token: Token) -> bool:
-    return token.kind in ("word", "quoted", "end") or token.text in (")", ",", ";", "|")
 
 
 def with_frames(text: str, tokens: Sequence[Token], references: Sequence[TableReference], frames: Sequence[str]) -> str:

@@ -86,7 +86,11 @@ class BlockCache:
                 with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                     out.write(data)
                     out.write(zlib.crc32(data).to_bytes(_CHECKSUM, "little"))
-                self._make_room(len(data) + _CHECKSUM)
+                coming = len(data) + _CHECKSUM
+                with self._lock:
+                    if self._size is None or self._size + coming > self._max:
+                        self._size = self._evict(coming)
+                    self._size += coming
                 os.replace(partial, path)
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -110,12 +114,6 @@ class BlockCache:
 
     def _path(self, name: str) -> Path:
         return self._root / name[:2] / name[2:]
-
-    def _make_room(self, coming: int) -> None:
-        with self._lock:
-            if self._size is None or self._size + coming > self._max:
-                self._size = self._evict(coming)
-            self._size += coming
 
     def _evict(self, coming: int) -> int:
         """Remove the blocks, of all processes, that were not used for longest beyond the bound; returns the bytes left."""

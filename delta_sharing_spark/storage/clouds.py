@@ -5,20 +5,18 @@ Only the credential that is given is sent, in requests of our own making: nothin
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import xml.etree.ElementTree as ElementTree
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.http import parse_count
+from delta_sharing_spark.network.http import json_object, parse_count
 from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
-from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.locations import Location, StoredObject
 from delta_sharing_spark.storage.regions import DEFAULT_REGION, s3_domain
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
 
@@ -33,14 +31,6 @@ _REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
 
 class UnreadableAnswer(ValueError):
     """An answer that is not what the cloud's protocol says; the text says why."""
-
-
-class Entry(NamedTuple):
-    """One object of a listing: its whole key, bytes, and modification time in milliseconds. A directory's key ends in ``/``."""
-
-    key: str
-    size: int
-    modified_ms: int
 
 
 class Cloud(ABC):
@@ -58,7 +48,7 @@ class Cloud(ABC):
         """
 
     @abstractmethod
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         """The objects and directories of a page, and the next page's token.
 
         Raises:
@@ -78,7 +68,7 @@ class Cloud(ABC):
         Raises:
             UnreadableAnswer
         """
-        return _size(headers.get("content-length", "")), _http_time(headers.get("last-modified", ""))
+        return _size_and_time(headers.get("content-length", ""), headers.get("last-modified", ""))
 
     def headers(self, method: str, url: str) -> dict[str, str]:
         """The headers that show the credential."""
@@ -116,13 +106,13 @@ class S3(Cloud):
             query["start-after"] = start[:-1]  # S3 lists what comes after a key
         return f"{self._bucket_url(location.container)}/?{_query(query)}"
 
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = _xml(body, "ListBucketResult")
         entries = [
-            Entry(_key(_text(item, "Key")), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
+            StoredObject(_key(_text(item, "Key")), *_size_and_time(_text(item, "Size"), _text(item, "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
-        entries += [Entry(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
+        entries += [StoredObject(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
         token = _text(root, "NextContinuationToken") if _text(root, "IsTruncated") == "true" else None
         return entries, token
 
@@ -163,7 +153,7 @@ class Azure(Cloud):
         query = {"restype": "container", "comp": "list", "prefix": prefix, **_delimiter(deep)}
         return f"{self._container_url(location)}?{_query(query | ({'marker': token} if token else {}))}&{self._sas}"
 
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = _xml(body, "EnumerationResults")
         entries = []
         for blob in root.iterfind("{*}Blobs/{*}Blob"):
@@ -172,9 +162,9 @@ class Azure(Cloud):
                 raise UnreadableAnswer("a blob has no properties")
             if _text(properties, "ResourceType") == "directory":
                 continue
-            size, modified = _text(properties, "Content-Length"), _text(properties, "Last-Modified")
-            entries.append(Entry(_blob_name(blob), _size(size), _http_time(modified)))
-        entries += [Entry(_blob_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
+            told = _size_and_time(_text(properties, "Content-Length"), _text(properties, "Last-Modified"))
+            entries.append(StoredObject(_blob_name(blob), *told))
+        entries += [StoredObject(_blob_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
         return entries, _text(root, "NextMarker") or None
 
     def headers(self, method: str, url: str) -> dict[str, str]:
@@ -200,26 +190,26 @@ class Google(Cloud):
 
     def info(self, headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
         described = _json(body)
-        return _size(str(described.get("size", ""))), _iso_time(str(described.get("updated", "")))
+        return _size_and_time(described.get("size"), described.get("updated"))
 
     def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
         query = {"prefix": prefix, "startOffset": start, **_delimiter(deep)}
         query |= {"pageToken": token} if token else {}
         return f"{self._endpoint}{self._path(location)}?{_query(query)}"
 
-    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+    def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         listed = _json(body)
         items, token = listed.get("items", []), listed.get("nextPageToken")
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise UnreadableAnswer("its items are none")
         entries = [
-            Entry(_key(item.get("name")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", ""))))
+            StoredObject(_key(item.get("name")), *_size_and_time(item.get("size"), item.get("updated")))
             for item in items
         ]
         prefixes = listed.get("prefixes", [])
         if not isinstance(prefixes, list):
             raise UnreadableAnswer("its prefixes are none")
-        entries += [Entry(str(prefix), 0, 0) for prefix in prefixes]
+        entries += [StoredObject(str(prefix), 0, 0) for prefix in prefixes]
         return entries, str(token) if token else None
 
     def headers(self, method: str, url: str) -> dict[str, str]:
@@ -272,11 +262,8 @@ def _xml(body: bytes, name: str) -> ElementTree.Element:
 
 
 def _json(body: bytes) -> dict[str, object]:
-    try:
-        described = json.loads(body)
-    except (ValueError, RecursionError):
-        described = None
-    if not isinstance(described, dict):
+    described = json_object(body)
+    if described is None:
         raise UnreadableAnswer("it is no JSON object")
     return described
 
@@ -285,22 +272,14 @@ def _text(element: ElementTree.Element, name: str) -> str:
     return element.findtext(f"{{*}}{name}") or ""
 
 
-def _size(text: str) -> int:
-    size = parse_count(text)
-    if size is None:
-        raise UnreadableAnswer(f"a size is {text[:50]!r}")
-    return size
-
-
-def _iso_time(text: str) -> int:
-    moment = parse_instant(text)
-    if moment is None:
-        raise UnreadableAnswer(f"a time is {text[:50]!r}")
-    return to_millis(moment)
-
-
-def _http_time(text: str) -> int:
-    seconds = http_seconds(text)
+def _size_and_time(size: object, time: object) -> tuple[int, int]:
+    """A size, and a time in milliseconds, which some clouds write as ISO 8601 has it, and others as HTTP."""
+    count, instant = parse_count(str(size)), parse_instant(str(time))
+    if count is None:
+        raise UnreadableAnswer(f"a size is {str(size)[:50]!r}")
+    if instant is not None:
+        return count, to_millis(instant)
+    seconds = http_seconds(str(time))
     if seconds is None:
-        raise UnreadableAnswer(f"a time is {text[:50]!r}")
-    return int(seconds * 1000)
+        raise UnreadableAnswer(f"a time is {str(time)[:50]!r}")
+    return count, int(seconds * 1000)

@@ -10,7 +10,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.storage.objects import StoredObject
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.place import Place
 
 

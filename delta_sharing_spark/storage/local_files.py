@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from delta_sharing_spark.errors import FileError
-from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.locations import Location, StoredObject
 
 
 def read(location: Location, what: str, start: int = 0, end: int | None = None) -> bytes:
@@ -25,25 +25,20 @@ def read(location: Location, what: str, start: int = 0, end: int | None = None) 
         return file.read(-1 if end is None else end - start)
 
 
-def info(location: Location, what: str) -> tuple[int, int]:
-    """A file's size, and its modification time in milliseconds; raises as ``read``."""
+def info(location: Location, what: str) -> StoredObject:
+    """A file's size and modification time; raises as ``read``."""
     with _told(what):
-        stat = os.stat(location.path)
-        return stat.st_size, stat.st_mtime_ns // 1_000_000
+        return StoredObject.of_file(location.key.rpartition("/")[2], os.stat(location.path))
 
 
-def entries(directory: Location, what: str) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of each file right in a directory; none where it does not exist."""
-    listed = []
+def entries(directory: Location, start_name: str, what: str) -> list[StoredObject]:
+    """The files right in a directory whose name is ``start_name`` or sorts after it, sorted; none where it does not exist."""
     try:
         with _told(what), os.scandir(directory.path) as found:
-            for entry in found:
-                if entry.is_file():
-                    stat = entry.stat()
-                    listed.append((entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+            files = [entry for entry in found if entry.name >= start_name and entry.is_file()]
+            return sorted(StoredObject.of_file(entry.name, entry.stat()) for entry in files)
     except FileNotFoundError:
         return []
-    return listed
 
 
 class LocalSource:

@@ -1,11 +1,11 @@
-"""Parses storage locations: tells the cloud of a scheme, and whether one location lies within another."""
+"""Parses storage locations: tells the cloud of a scheme, and whether one location lies within another; and names what lies there."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 
@@ -33,6 +33,22 @@ _CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 _R2_HOST = re.compile(r"[a-z0-9]{1,63}(?:\.[a-z0-9-]{1,20})?\.r2\.cloudflarestorage\.com")
 #: An account, for accounts in DNS zones the zone (``z12``), the service, and the cloud's domain.
 _HOST = re.compile(r"([a-z0-9][a-z0-9-]{0,62}(?:\.z[0-9]{1,4})?)\.(?:dfs|blob)\.([a-z0-9][a-z0-9.-]*[a-z0-9])")
+
+
+class StoredObject(NamedTuple):
+    """An object, by its name in what was listed (a cloud's page has whole keys), its bytes and its modification time.
+
+    A directory's name ends in ``/``.
+    """
+
+    name: str
+    size: int
+    modified_ms: int
+
+    @staticmethod
+    def of_file(name: str, stat: os.stat_result) -> StoredObject:
+        """A local file."""
+        return StoredObject(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -24,8 +24,8 @@ from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, sen
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
-from delta_sharing_spark.storage.clouds import Entry, UnreadableAnswer, cloud_for
-from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.clouds import UnreadableAnswer, cloud_for
+from delta_sharing_spark.storage.locations import Location, StoredObject
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.secrets import NoSecret, Secret, StorageSettings, fits, settings_for
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange, wrong_bytes
@@ -36,14 +36,6 @@ T = TypeVar("T")
 _LARGEST_OBJECT, _LARGEST_PAGE, _LARGEST_ERROR = 1 << 30, 32 << 20, 64 << 10
 #: How often a storage may tell how to ask otherwise: in another region, at another time.
 _MOST_CORRECTIONS = 2
-
-
-class StoredObject(NamedTuple):
-    """One object under a prefix: its name below it, bytes, and modification time in milliseconds."""
-
-    name: str
-    size: int
-    modified_ms: int
 
 
 class Storage:
@@ -126,9 +118,8 @@ class Storage:
     def info(self, location: Location, *, what: str = "") -> StoredObject:
         """Size and modification time of one object; one request, and never a listing."""
         what = what or str(location)
-        name = location.key.rpartition("/")[2]
         if self._cloud is None:
-            return StoredObject(name, *local_files.info(location, what))
+            return local_files.info(location, what)
         cloud = self._cloud
 
         def receive(answer: requests.Response) -> tuple[int, int]:
@@ -136,13 +127,14 @@ class Storage:
             body = b"" if cloud.info_method == "HEAD" else read_body(answer, _LARGEST_PAGE)
             return cloud.info(answer.headers, body)
 
+        name = location.key.rpartition("/")[2]
         return StoredObject(name, *self._request(cloud.info_method, cloud.info_url, location, receive, what))
 
     def list_from(self, directory: Location, start_name: str, *, what: str = "") -> list[StoredObject]:
         """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
         what = what or str(directory)
         if self._cloud is None:
-            return sorted(StoredObject(*one) for one in local_files.entries(directory, what) if one[0] >= start_name)
+            return local_files.entries(directory, start_name, what)
         prefix = f"{directory.key}/" if directory.key else ""
         listed: list[StoredObject] = []
         token: str | None = None
@@ -157,7 +149,7 @@ class Storage:
 
     def list_page(
         self, directory: Location, token: str | None, start_name: str = "", *, deep: bool = False, what: str
-    ) -> tuple[list[Entry], str | None]:
+    ) -> tuple[list[StoredObject], str | None]:
         """One page of what lies right in a directory of a cloud, or anywhere below it, by whole keys; and the next page's token."""
         cloud, prefix = self._cloud, f"{directory.key}/" if directory.key else ""
         assert cloud is not None, "local directories have no pages"

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from delta_sharing_spark.errors import AddressError, CorruptFileError, DeltaSharingError, FileError, NoSuchFileError
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.storage.locations import Location
-from delta_sharing_spark.storage.objects import Storage, StorageLease, StoredObject
+from delta_sharing_spark.storage.locations import Location, StoredObject
+from delta_sharing_spark.storage.objects import Storage, StorageLease
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 
@@ -180,8 +180,7 @@ class Place:
             path = f"{below}/{entry.name}".lstrip("/")
             self._refuse_links(path)
             if entry.is_file():
-                stat = entry.stat()
-                yield StoredObject(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                yield StoredObject.of_file(path, entry.stat())
             elif entry.is_dir() and deep:
                 yield from self._local_entries(path, deep)
             elif entry.is_dir():
@@ -196,7 +195,7 @@ class Place:
             raise self._missing(below) from None
         if os.path.isdir(path):
             return StoredObject(below + "/", 0, 0)
-        return StoredObject(below, stat.st_size, stat.st_mtime_ns // 1_000_000)
+        return StoredObject.of_file(below, stat)
 
     def _refuse_links(self, below: str) -> None:
         root = os.path.realpath(self.root.path)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import requests
 
+from delta_sharing_spark.network.http import data_session
 from delta_sharing_spark.storage.secrets import StorageSettings
 
 _log = logging.getLogger(__name__)
@@ -34,27 +35,15 @@ def find_region(bucket: str, settings: StorageSettings) -> str:
         return settings.region
     if settings.endpoint:
         return DEFAULT_REGION
-    return _asked(bucket, settings.proxy, settings.ca_bundle, settings.connect_timeout)
+    return _asked(bucket, settings)
 
 
 @lru_cache(maxsize=256)
-def _asked(bucket: str, proxy: str | None, ca_bundle: str | None, timeout: float) -> str:
-    with requests.Session() as session:
-        session.auth = _nobody
-        try:
-            answer = session.head(
-                f"https://s3.amazonaws.com/{bucket}",
-                proxies={"https": proxy} if proxy else None,
-                verify=ca_bundle or True,
-                timeout=timeout,
-                allow_redirects=False,
-            )
-        except requests.RequestException as error:
-            _log.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
-            return DEFAULT_REGION
-        return answer.headers.get("x-amz-bucket-region") or DEFAULT_REGION
-
-
-def _nobody(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """An authentication that adds none: without one, requests would look into ``~/.netrc``."""
-    return request
+def _asked(bucket: str, settings: StorageSettings) -> str:
+    url, timeout = f"https://s3.amazonaws.com/{bucket}", settings.connect_timeout
+    try:
+        answer = data_session(settings).head(url, timeout=timeout, allow_redirects=False)
+    except requests.RequestException as error:
+        _log.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
+        return DEFAULT_REGION
+    return answer.headers.get("x-amz-bucket-region") or DEFAULT_REGION

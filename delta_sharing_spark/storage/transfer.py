@@ -17,7 +17,7 @@ import urllib3
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError, FileError, NetworkError
 from delta_sharing_spark.network.connections import Canceller, Deadline
 from delta_sharing_spark.network.hosts import split_url
-from delta_sharing_spark.network.http import BodyError, NetworkSettings, TruncatedBodyError, declared_length
+from delta_sharing_spark.network.http import UNSENDABLE, BodyError, NetworkSettings, TruncatedBodyError, declared_length
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
 from delta_sharing_spark.network.retry import (
     RetryableError,
@@ -227,7 +227,7 @@ def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaShari
         return FileError(
             f"{what}: the answer of {host} cannot be read: {error}; ask the provider to check it", file=what
         )
-    if isinstance(error, NOT_A_URL):
+    if isinstance(error, UNSENDABLE):
         return bad_url(what, type(error).__name__)
     if not isinstance(error, _NETWORK):
         return ConfigError(f"{what}: no request could be sent to {host} ({error}); check the option caBundle")
@@ -249,14 +249,3 @@ def bad_url(what: str, why: str) -> FileError:
         f"{what}: the server's URL of it cannot be used ({why}); ask the provider to check it",
         file=what.removeprefix("file "),
     )
-
-
-NOT_A_URL = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidHeader,
-    urllib3.exceptions.LocationParseError,
-    urllib3.exceptions.LocationValueError,
-    UnicodeError,
-)

@@ -5,28 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from delta_sharing_spark.access.flight.messages import from_status, wrap
 from delta_sharing_spark.errors import NetworkError, ProfileError, ResponseError
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-#: The environment variable with the token that a gateway asks for; at the gateway, with those that may call, one a line.
-TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
 RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"
-#: A header holds nothing else: such a token would be refused by gRPC on its way, or arrive as another.
-TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
 _CONNECTIONS_KEPT = 8
 #: Bytes of a frame that the gateway may send at once; gRPC's 16 KiB cost a third more of this side's time.
 _FRAME_BYTES = 1 << 20
@@ -100,8 +98,6 @@ class GatewayConnection:
 
     def flight(self, command: Mapping[str, Any]) -> Flight:
         """Plan the rows of a command."""
-        import pyarrow.flight as flight
-
         with self._errors():
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
             info = self._client().get_flight_info(descriptor, self._options())
@@ -136,11 +132,6 @@ class GatewayConnection:
 
     def renewed(self, endpoint: Endpoint) -> Endpoint:
         """The same endpoint with a later end."""
-        import pyarrow as pa
-        import pyarrow.flight as flight
-
-        from delta_sharing_spark.access.flight.messages import wrap
-
         expired = flight.FlightEndpoint(
             base64.b64decode(endpoint.ticket),
             list(endpoint.locations),
@@ -151,8 +142,6 @@ class GatewayConnection:
 
     def stream(self, ticket: str, skip: int) -> Iterator[pa.RecordBatch]:
         """The batches of an endpoint behind the first ``skip`` rows: a ticket gives the same rows in the same order each time."""
-        import pyarrow.flight as flight
-
         with self._errors():
             reader = self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(has_timeout=False))
             try:
@@ -166,13 +155,9 @@ class GatewayConnection:
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Turns pyarrow's exceptions into errors of our tree."""
-        import pyarrow as pa
-
         try:
             yield
         except (pa.ArrowException, OSError, KeyError) as error:
-            from delta_sharing_spark.access.flight.messages import from_status
-
             raise from_status(error, self.address.uri, has_token=self.address.token is not None) from None
 
     def forget(self) -> None:
@@ -180,8 +165,6 @@ class GatewayConnection:
         _connections.forget(self.address)
 
     def _act(self, action: str, body: bytes) -> bytes:
-        import pyarrow.flight as flight
-
         with self._errors():
             results = list(self._client().do_action(flight.Action(action, body), self._options()))
         if len(results) != 1:
@@ -194,16 +177,11 @@ class GatewayConnection:
         return _connections.get_or_make(self.address, lambda: _connect(self.address))
 
     def _options(self, *, has_timeout: bool = True) -> Any:
-        import pyarrow.flight as flight
-
         headers = [(b"authorization", f"Bearer {self.address.token}".encode())] if self.address.token else []
         return flight.FlightCallOptions(timeout=self.address.timeout if has_timeout else None, headers=headers)
 
 
 def _connect(address: GatewayAddress) -> Any:
-    import pyarrow as pa
-    import pyarrow.flight as flight
-
     milliseconds = int(address.timeout * 1000)
     # Without calls under way pings would be too many for a server; with one they tell a silent connection from a slow one.
     options = [
@@ -249,8 +227,8 @@ def _locations(endpoint: Any, uri: str) -> tuple[str, ...]:
 
 
 def _object(data: bytes, uri: str) -> Mapping[str, Any]:
-    tree = _json(data, uri) if data else {}
-    if not isinstance(tree, dict):
+    tree = json_object(data or b"{}")
+    if tree is None:
         raise _unlike_ours(uri)
     return tree
 
@@ -273,7 +251,7 @@ def gateway_address(options: ReadOptions) -> GatewayAddress:
     assert options.gateway is not None
     token = options.gateway_token or _text(options.gateway_token_file) or os.environ.get(TOKEN_VARIABLE, "")
     token = token.strip()
-    if token and not TOKEN_FORM.fullmatch(token):
+    if token and not is_header_text(token):
         raise ProfileError(
             "the Flight gateway's token has a blank, or a letter beyond ASCII, which no header carries; "
             "give one of the gateway's tokens"

@@ -31,6 +31,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     VersionError,
 )
+from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.scan.thrift import append_varint, read_varint
 
 #: What an error may know that a client can use.
@@ -120,12 +121,8 @@ def _extra_info(error: DeltaSharingError) -> bytes:
 
 
 def _details(extra_info: bytes | None) -> dict[str, Any]:
-    try:
-        tree = json.loads(extra_info or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    known = ("error", *_DETAILS)
-    return {name: tree[name] for name in known if name in tree} if isinstance(tree, dict) else {}
+    tree = json_object(extra_info or b"") or {}
+    return {name: tree[name] for name in ("error", *_DETAILS) if name in tree}
 
 
 class _TracebackBlocker:

@@ -11,7 +11,6 @@ from typing import Any
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, parse_lines, vector_from
 from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
-    LogEntry,
     commit_name,
     decode_uri,
     in_log,
@@ -24,7 +23,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.locations import StoredObject, parse_location
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 
@@ -194,12 +193,11 @@ class LocalLogStore:
     def open(self, path: str, size: int | None = None) -> LocalSource:
         return LocalSource(open(self._path(path), "rb"), path)
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         try:
-            listed = local_files.entries(parse_location(join(self.root, relative_dir)), relative_dir)
+            return local_files.entries(parse_location(join(self.root, relative_dir)), start_name, relative_dir)
         except PermissionError:
             return None
-        return [LogEntry(*entry) for entry in sorted(listed) if entry[0] >= start_name]
 
-    def info(self, path: str) -> LogEntry:
-        return LogEntry(path, *local_files.info(parse_location(join(self.root, path)), path))
+    def info(self, path: str) -> StoredObject:
+        return local_files.info(parse_location(join(self.root, path)), path)

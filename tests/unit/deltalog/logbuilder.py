@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log
+from delta_sharing_spark.deltalog.paths import commit_name, in_log
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 ROOT = "s3://bucket/table"
@@ -133,15 +133,15 @@ class MemoryLogStore:
     def open(self, path: str, size: int | None = None) -> ByteSource:
         return MemorySource(path, self.read(path))
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         if not self.listing:
             return None
         prefix = relative_dir + "/"
         names = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
-        return [LogEntry(n, len(self.files[prefix + n]), 0) for n in names if n >= start_name]
+        return [StoredObject(n, len(self.files[prefix + n]), 0) for n in names if n >= start_name]
 
-    def info(self, path: str) -> LogEntry:
-        return LogEntry(path, len(self.read(path)), 0)
+    def info(self, path: str) -> StoredObject:
+        return StoredObject(path, len(self.read(path)), 0)
 
 
 class TimedStore(MemoryLogStore):
@@ -168,12 +168,12 @@ class TimedStore(MemoryLogStore):
                 raise PermissionError(path) from None
             raise
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         entries = super().list_from(relative_dir, start_name)
-        return entries and [LogEntry(e.name, e.size, self.times.get(e.name, 0)) for e in entries]
+        return entries and [StoredObject(e.name, e.size, self.times.get(e.name, 0)) for e in entries]
 
-    def info(self, path: str) -> LogEntry:
-        return replace(super().info(path), modified_ms=self.times.get(path.rpartition("/")[2], 0))
+    def info(self, path: str) -> StoredObject:
+        return super().info(path)._replace(modified_ms=self.times.get(path.rpartition("/")[2], 0))
 
 
 def log(*commits: list[dict[str, Any]], **options: Any) -> TimedStore:

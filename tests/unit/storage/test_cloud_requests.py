@@ -169,7 +169,7 @@ def test_a_blob_whose_name_is_encoded_and_a_directory() -> None:
         <Content-Length>0</Content-Length><ResourceType>directory</ResourceType></Properties></Blob>
       </Blobs><NextMarker>m</NextMarker></EnumerationResults>"""
     entries, token = Azure(AzureSas("sv=1&sig=x"), StorageSettings()).page(body)
-    assert [(entry.key, entry.size) for entry in entries] == [("t/\ufffe", 7), ("t/d/", 0)]
+    assert [(entry.name, entry.size) for entry in entries] == [("t/\ufffe", 7), ("t/d/", 0)]
     assert token == "m"
 
 
@@ -211,12 +211,12 @@ def test_a_listing_goes_on_over_pages_and_not_for_ever(monkeypatch: pytest.Monke
     storage = Storage(root, GcpBearer("t"), StorageSettings())
     pages: list[tuple[list[Any], str | None]] = []
     monkeypatch.setattr(storage, "_request", lambda *_, **__: pages.pop(0))
-    from delta_sharing_spark.storage.clouds import Entry
+    from delta_sharing_spark.storage.locations import StoredObject
 
     pages += [
-        ([Entry("t/a", 1, 0), Entry("t/", 0, 0)], "1"),
+        ([StoredObject("t/a", 1, 0), StoredObject("t/", 0, 0)], "1"),
         ([], "2"),
-        ([Entry("t/b", 2, 0), Entry("t/b/c", 1, 0)], None),
+        ([StoredObject("t/b", 2, 0), StoredObject("t/b/c", 1, 0)], None),
     ]
     assert [entry.name for entry in storage.list_from(root, "")] == ["a", "b"]
     pages += [([], "1"), ([], "1")]

@@ -16,7 +16,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
 from delta_sharing_spark.flight.commands import Command, StreamRange
-from delta_sharing_spark.flight.tickets import Ticket, split_bytes
+from delta_sharing_spark.flight.tickets import Ticket
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.parallel import read_splits
@@ -69,7 +69,7 @@ class PlannedFlight:
     @property
     def nbytes(self) -> int:
         """Bytes of the files, or parts of files, that the splits read."""
-        return sum(split_bytes(split) for split, _ in self.splits)
+        return sum(split.nbytes for split, _ in self.splits)
 
     def ticket(self, endpoint: int, endpoints: int) -> Ticket:
         """The ticket of the endpoint ``endpoint`` of ``endpoints``. Neighbouring splits share a ticket where there are more splits.

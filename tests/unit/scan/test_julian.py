@@ -14,7 +14,6 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context
 from delta_sharing_spark.scan.footer import read_footer
-from delta_sharing_spark.scan.julian import julian_of
 from delta_sharing_spark.scan.row_group_reader import row_group_filter
 from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import MemorySource
@@ -121,7 +120,7 @@ def test_row_groups_are_not_left_out_by_what_is_stored() -> None:
     assert read(spec, LocalAccess(data))["c"].to_pylist() == [DATES[0]] * 2
     for day, kept in ((datetime.date(1899, 12, 31), True), (datetime.date(1900, 1, 1), False)):
         footer = read_footer(MemorySource("f", marked(pa.array([day]), LEGACY)), "t")
-        context = Context("t", "f", "none", julian_of(footer.raw, footer.metadata, "UTC"))
+        context = Context("t", "f", "none", footer.julian("UTC"))
         may_match = row_group_filter(spec, footer, {}, context)
         assert may_match is not None
         assert may_match(0) is kept, "Databricks marks all files so that its runtimes 9 to 13 write"

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.access.asking import iso
 from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape, last_version
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
@@ -104,8 +105,11 @@ class FlightPlanner:
 
     def version(self, command: Command) -> int:
         """The newest version of a command's table; with ``timestamp`` the first one at or after it."""
-        table = self._client.table(str(command.table))
-        return table.version(command.options.get("timestampAsOf"))
+        moment = None
+        if "timestampAsOf" in command.options:
+            options = parse_options(self._client.load_options(command.table, command.options))
+            moment = iso(options.timestamp_as_of)
+        return self._client.rest.table_version(command.table, moment)
 
     def describe(self, command: Command) -> dict[str, Any]:
         """A table's version, id and schema (Delta's JSON)."""

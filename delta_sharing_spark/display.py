@@ -167,10 +167,7 @@ class Progress:
     """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing."""
 
     def __init__(self, planned: ScanPlan) -> None:
-        self._bytes = {
-            split.index: sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
-            for split in planned.splits
-        }
+        self._bytes = {split.index: split.nbytes for split in planned.splits}
         self._rows = 0
         self._bar = _bar(planned.spec.table, "B", sum(self._bytes.values()))
 

@@ -22,8 +22,15 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.tree import Expression, conjunction
-from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, Access, FileSlice, FileTask
-from delta_sharing_spark.scan.splits import pack
+from delta_sharing_spark.scan.plan import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    Access,
+    FileSlice,
+    FileTask,
+    pack,
+)
 from delta_sharing_spark.schema.features import TYPE_CHANGES, check_protocol, check_type_changes, mapping_mode
 from delta_sharing_spark.schema.types import Field, FieldsByName, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing import wire_records

@@ -19,8 +19,7 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.predicates.tree import referenced_columns
-from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split
-from delta_sharing_spark.scan.splits import order
+from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct, merge, requested, select_paths
 

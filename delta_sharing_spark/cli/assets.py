@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
 
 _COPIED = 1 << 20
+#: A slash between backquotes is part of a name.
+_NAME_AND_PATH = re.compile(r"((?:[^/`]|`[^`]*`)*)/(.*)", re.DOTALL)
 
 
 class AssetAddress(NamedTuple):
@@ -33,11 +36,11 @@ def parse_asset_address(text: str) -> AssetAddress | None:
     """``[PROFILE#]SHARE.SCHEMA.NAME/[PATH]``; None where the text is of another form. The last ``#`` that fits parts them."""
     marks = [place for place, letter in enumerate(text) if letter == "#"]
     for mark in [*reversed(marks), -1]:
-        name, slash, path = text[mark + 1 :].partition("/")
-        if not slash or (mark < 0 and (name.count(".") < 2 or os.path.exists(text))):
+        found = _NAME_AND_PATH.fullmatch(text, mark + 1)
+        if found is None or (mark < 0 and (found[1].count(".") < 2 or os.path.exists(text))):
             continue
         with suppress(AddressError):
-            return AssetAddress(text[: max(mark, 0)], parse_table_name(name), path)
+            return AssetAddress(text[: max(mark, 0)], parse_table_name(found[1]), found[2])
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -46,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if sys.stderr is None or sys.stdout is None:  # closed by whoever started the process
+        sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process
+        if sys.stdout is None:
+            return _told(ConfigError("standard output is closed; send it to a file, or to /dev/null"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -216,11 +221,15 @@ def _cat(arguments: argparse.Namespace) -> int:
 
 
 def _profile_and_path(text: str) -> tuple[str, str]:
-    """A profile and a path into its shares; text without ``#`` is a profile if it looks like one, else a path."""
-    if "#" in text:
-        profile, _, path = text.rpartition("#")
-        return profile, path
-    looks_like_a_profile = text.lstrip().startswith("{") or any(mark in text for mark in ("/", "\\", ":"))
+    """A profile and a path into its shares; text without ``#`` is a profile if it looks like one, else a path.
+
+    What stands in backquotes is part of a name.
+    """
+    mark = next((i for i in reversed(range(len(text))) if text[i] == "#" and text.count("`", i) % 2 == 0), None)
+    if mark is not None:
+        return text[:mark], text[mark + 1 :]
+    bare = re.sub("`[^`]*`", "", text)
+    looks_like_a_profile = text.lstrip().startswith("{") or any(mark in bare for mark in ("/", "\\", ":"))
     if looks_like_a_profile or text.endswith((".share", ".json")) or os.path.isfile(text):
         return text, ""
     return "", text
@@ -233,13 +242,16 @@ def _inside(client: SharingClient, path: str) -> dict[str, list[Any]]:
     """
     if not path:
         return {"": list(client.list_shares())}
-    shares = {share.name.lower() for share in client.list_shares()} if "." in path else {path.lower()}
-    above = path.rpartition(".")[0]
-    if path.lower() in shares:
-        return {"": list(client.list_schemas(path))}
+    from delta_sharing_spark.sharing.address import name_parts, unquoted
+
+    *parts, _ = name_parts(path)
+    name, above = unquoted(path), unquoted(".".join(parts))
+    shares = {share.name.lower() for share in client.list_shares()} if parts else {name.lower()}
+    if name.lower() in shares:
+        return {"": list(client.list_schemas(name))}
     from delta_sharing_spark.cli.assets import assets_in, listed_instead
 
-    if above.lower() in shares or "." not in above:
+    if above.lower() in shares or len(parts) == 1:
         return {"": list(client.list_tables(path)), **assets_in(client, path)}
     try:
         return {"": list(client.table(path).columns)}

@@ -110,7 +110,7 @@ def parse_command(text: bytes) -> Command:
             unimplemented=True,
         )
     try:
-        tree = json.loads(text)
+        tree = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         raise CommandError('the command is not JSON; write {"table": "share.schema.table"}') from None
     if not isinstance(tree, dict) or not isinstance(tree.get("table"), str):
@@ -148,6 +148,16 @@ def table_names_matching(criteria: bytes) -> Callable[[str], bool]:
     if any(mark in text for mark in "*?["):
         return lambda name: fnmatch.fnmatchcase(name, text)
     return lambda name: name.startswith(text)
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises CommandError where it has a field twice, of which one would not count."""
+    tree = dict(fields)
+    if len(tree) < len(fields):
+        names = [name for name, _ in fields]
+        twice = max(names, key=names.count)
+        raise CommandError(f"the command has the field {twice!r} twice; write it once")
+    return tree
 
 
 def _columns(value: Any) -> tuple[str, ...] | None:

@@ -10,12 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.access.asking import iso
 from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape, last_version
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
 from delta_sharing_spark.flight.commands import Command, StreamRange
-from delta_sharing_spark.flight.tickets import Ticket, split_bytes
+from delta_sharing_spark.flight.tickets import Ticket
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.parallel import read_splits
@@ -68,7 +69,7 @@ class PlannedFlight:
     @property
     def nbytes(self) -> int:
         """Bytes of the files, or parts of files, that the splits read."""
-        return sum(split_bytes(split) for split, _ in self.splits)
+        return sum(split.nbytes for split, _ in self.splits)
 
     def ticket(self, endpoint: int, endpoints: int) -> Ticket:
         """The ticket of the endpoint ``endpoint`` of ``endpoints``. Neighbouring splits share a ticket where there are more splits.
@@ -104,8 +105,11 @@ class FlightPlanner:
 
     def version(self, command: Command) -> int:
         """The newest version of a command's table; with ``timestamp`` the first one at or after it."""
-        table = self._client.table(str(command.table))
-        return table.version(command.options.get("timestampAsOf"))
+        moment = None
+        if "timestampAsOf" in command.options:
+            options = parse_options(self._client.load_options(command.table, command.options))
+            moment = iso(options.timestamp_as_of)
+        return self._client.rest.table_version(command.table, moment)
 
     def describe(self, command: Command) -> dict[str, Any]:
         """A table's version, id and schema (Delta's JSON)."""

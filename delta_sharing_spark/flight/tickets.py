@@ -49,12 +49,7 @@ class Ticket:
     @property
     def nbytes(self) -> int:
         """Bytes of the files, or parts of files, that are read."""
-        return sum(split_bytes(split) for split in self.splits)
-
-
-def split_bytes(split: Split) -> int:
-    """Bytes of the files, or parts of files, that a split reads."""
-    return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
+        return sum(split.nbytes for split in self.splits)
 
 
 def shared_part(command: Command, spec: ReadSpec) -> bytes:

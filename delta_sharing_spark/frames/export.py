@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,12 +122,16 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under its name only when it is complete.
 
     Raises:
-        ConfigError: The file exists and ``replace`` is false, or its directory cannot be written.
+        ConfigError: The file exists and ``replace`` is false, it is a directory, or its directory cannot be written.
     """
-    if path.exists() and not replace:
-        raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(
+        f"{path.name}.{uuid.uuid4().hex[:8]}.part"
+    )  # its own, for another process may write the same file
     try:
+        if path.is_dir():
+            raise ConfigError(f"{path} is a directory; name a file in it with --output")
+        if path.exists() and not replace:
+            raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
         out = part.open("wb")
     except OSError as refused:
         raise ConfigError(f"{path} cannot be written: {refused.strerror}; name another file with --output") from None

@@ -29,7 +29,6 @@ from delta_sharing_spark.native.schema_match import (
     schema_tree,
 )
 from delta_sharing_spark.scan.footer import Footer
-from delta_sharing_spark.scan.julian import has_calendar, julian_of
 from delta_sharing_spark.scan.thrift import (
     BINARY,
     BOOL_FALSE,
@@ -193,7 +192,7 @@ class FooterReader:
     """
 
     def __init__(self, schema: Struct, mapping: str) -> None:
-        self._schema, self._mapping, self._has_calendar = schema, mapping, has_calendar(schema)
+        self._schema, self._mapping = schema, mapping
         self._columns: tuple[tuple[bytes, tuple[str, ...], FileColumns], ...] = ()
         self._orders: tuple[tuple[bytes, tuple[ThriftStruct, ...] | None], ...] = ()
 
@@ -218,7 +217,7 @@ class FooterReader:
             NotNativeError: Spark's reader would not read the file as exactly as the Python source does.
         """
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
-        julian = julian_of(footer.raw, footer.metadata, "") if self._has_calendar else None
+        julian = footer.julian("")
         try:
             head, columns = self._matched(raw, tuple(constants))
             cut = _Cut(raw, columns, created_by, may_move)
@@ -226,7 +225,7 @@ class FooterReader:
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
                 raise ValueError("a footer tells the order of each column")
-            marks = () if julian is None else julian.marks
+            marks = julian.marks if julian is not None and julian.is_for(self._schema) else ()
             return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), deleted, constants, marks)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error

@@ -285,7 +285,7 @@ def condition_of_hints(text: str, schema: Struct) -> tree.Expression | None:
     """
     try:
         hints = json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         raise OptionError(
             "jsonPredicateHints is not JSON; where='...' takes the same condition as SQL, and filters rows by it"
         ) from None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from delta_sharing_spark.scan.footer import INT96_BYTES
+
+_EPOCH_DAY, _DAY = 2_440_588, 86_400_000_000
 #: Bits of an integer type to the digits of its widest value.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
@@ -73,6 +76,8 @@ def cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
         array = array.dictionary_decode()
         if array.type.equals(target):
             return array
+    if is_bytes_of_timestamps(array.type, target):
+        return _timestamps_of(array, target)
     if pa.types.is_timestamp(target) and pa.types.is_timestamp(array.type):
         return _cast_timestamp(array, target)
     if pa.types.is_fixed_size_binary(array.type) and pa.types.is_string(target):
@@ -96,3 +101,21 @@ def _cast_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
         return pc.subtract(whole, before.cast(pa.int64())).view(target)
     # A zone is only a label here: both sides count from the epoch.
     return array.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64()).view(target)
+
+
+def is_bytes_of_timestamps(kind: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a column of ``kind`` holds the bytes of what becomes ``target``."""
+    return bool(kind == pa.binary(INT96_BYTES) and pa.types.is_timestamp(target))
+
+
+def _timestamps_of(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The timestamps, in microseconds, whose bytes an array holds; what a nanosecond leaves over is cut off, as by Spark."""
+    import numpy as np
+
+    rows = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * INT96_BYTES :][
+        : len(array) * INT96_BYTES
+    ].reshape(-1, INT96_BYTES)
+    nanos, days = rows[:, :8].copy().view("<i8").ravel(), rows[:, 8:].copy().view("<i4").ravel().astype(np.int64)
+    micros = (days - _EPOCH_DAY) * _DAY + nanos // 1000 + ((nanos < 0) & (nanos % 1000 != 0))
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(target, len(array), [valid, pa.py_buffer(micros)])

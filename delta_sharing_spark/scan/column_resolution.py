@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.julian import Julian
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Struct
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.scan.julian import Julian
 
 _FIELD_ID = b"PARQUET:field_id"
 Key = TypeVar("Key", bound=Hashable)
@@ -19,13 +21,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``), and by which calendar
-    the file counts."""
+    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``), by which calendar
+    the file counts, and whether its timestamps of 96 bits come as bytes."""
 
     table: str
     file: str
     mapping: str
     julian: Julian | None = None
+    has_int96_bytes: bool = False
+
+    def converts(self, declared: DataType) -> bool:
+        """Whether dates or timestamps within a type may count by another calendar."""
+        return self.julian is not None and self.julian.is_for(declared)
 
 
 class SourceFields:

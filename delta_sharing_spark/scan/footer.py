@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, redact
 from delta_sharing_spark.scan.pace import TAIL
-from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, append_varint, read_struct, zigzag
+from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, append_varint, read_struct, write_struct, zigzag
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.scan.julian import Julian
 
 #: Of the largest footer that is fetched: a hundred thousand column chunks take about 10 MiB.
 _MAX_FOOTER = 256 << 20
 _MAGIC = b"PAR1"
+_ARROW = re.compile(r"parquet-cpp(?:-arrow)? version (\d+)\.")
+_SOUND_SINCE = 23
+#: Physical types by their numbers in parquet.thrift, and the bytes of a timestamp of 96 bits: nanoseconds of a day, then the Julian day.
+_INT96_TYPE, _FIXED_TYPE, INT96_BYTES = 3, 7, 12
+#: Of a file that Spark wrote: that it may count old dates by the Julian calendar. A mark says so, an old release behind the length of
+#: its text, or that no release is told.
+_MAY_BE_JULIAN = re.compile(rb"org\.apache\.spark\.(?:legacy|version..(?:[0-2]\.|3\.0))", re.DOTALL)
+_SPARKS, _SPARKS_RELEASE = b"org.apache.spark.sql.parquet.row.metadata", b"org.apache.spark.version"
 #: The key of Arrow's own schema, and a name of the same length that Arrow does not look for.
 _ARROW_SCHEMA, _UNREAD = b"ARROW:schema", b"ARROW-schema"
 
@@ -32,6 +44,7 @@ class Footer:
         first_rows: For each row group, its first row's position in the file.
         file_bytes: The file's bytes, where they were small enough to be read at once.
         raw: The footer as it stands in the file, up to the file's end.
+        has_int96_bytes: Whether ``metadata`` has timestamps of 96 bits as their bytes.
         size: Its bytes.
     """
 
@@ -40,6 +53,7 @@ class Footer:
     first_rows: list[int]
     file_bytes: memoryview | None
     raw: bytes = field(repr=False)
+    has_int96_bytes: bool
     _refusal: Callable[[str], CorruptFileError] = field(repr=False)
     _file_size: int = 0
     _is_checked: bool = False
@@ -69,6 +83,14 @@ class Footer:
         kind = self.metadata.schema.column(leaf).physical_type
         statistics, self._places[leaf] = find_statistics(self.raw, chunk, kind, self._places.get(leaf, 0))
         return statistics
+
+    def julian(self, reader_zone: str) -> Julian | None:
+        """What of the file counts by the Julian calendar; see :func:`delta_sharing_spark.scan.julian.julian_of`."""
+        if _MAY_BE_JULIAN.search(self.raw) is None and (_SPARKS not in self.raw or _SPARKS_RELEASE in self.raw):
+            return None
+        from delta_sharing_spark.scan.julian import julian_of  # few files need it
+
+        return julian_of(self.metadata, reader_zone)
 
     def row_groups_in(self, start: int, end: int | None) -> list[int]:
         """Row groups whose first byte lies in ``[start, end)``: each belongs to exactly one slice of the file."""
@@ -112,6 +134,9 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
     raw = bytes(tail[-need:])
     try:
         metadata = _metadata(raw)
+        has_int96_bytes = _has_signed_clocks(metadata)
+        if has_int96_bytes:
+            metadata = _metadata(_with_int96_as_bytes(raw))
         schema = metadata.schema.to_arrow_schema()
         first_rows = _first_rows(metadata)
         _check_texts(metadata)
@@ -130,12 +155,46 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
         first_rows,
         tail if is_whole else None,
         raw,
+        has_int96_bytes,
         partial(_not_parquet, source.name, table),
         source.size,
     )
     if metadata.num_row_groups and not (is_whole and checks_later):
         footer.row_group(0)
     return footer
+
+
+def _has_signed_clocks(metadata: Any) -> bool:
+    """Whether a file has timestamps of 96 bits by Arrow C++ before 23: those before 1970 count nanoseconds back from the end of their day.
+
+    pyarrow reads such a number as one without a sign, and so a time 584 years later, which is one as well (apache/arrow, issue
+    48246). pandas wrote them by ``flavor="spark"``, and awswrangler.
+    """
+    writer = _ARROW.match(metadata.created_by or "")
+    if writer is None or int(writer[1]) >= _SOUND_SINCE:
+        return False
+    return any(metadata.schema.column(leaf).physical_type == "INT96" for leaf in range(metadata.num_columns))
+
+
+def _with_int96_as_bytes(footer: bytes) -> bytes:
+    """A footer, with its length and the magic behind it, by which timestamps of 96 bits are read as their bytes.
+
+    Raises:
+        ValueError: The bytes are no footer.
+    """
+    fields, _ = read_struct(footer)
+    try:
+        for element in fields[2][1].items:
+            if element.get(1, (I32, None))[1] == _INT96_TYPE:
+                element |= {1: (I32, _FIXED_TYPE), 2: (I32, INT96_BYTES)}
+        for group in fields[4][1].items:
+            for chunk in group[1][1].items:
+                if chunk[3][1][1][1] == _INT96_TYPE:
+                    chunk[3][1][1] = (I32, _FIXED_TYPE)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its footer is of an unknown form ({type(error).__name__})") from None
+    written = write_struct(fields)
+    return written + len(written).to_bytes(4, "little") + footer[-4:]
 
 
 def _metadata(footer: bytes) -> Any:

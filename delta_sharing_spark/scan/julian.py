@@ -7,7 +7,6 @@ Spark 2 tells no release, which all later ones do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timezone
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.scan.footer import ChunkStatistics
 from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Primitive, inner_fields
 
@@ -25,11 +23,7 @@ if TYPE_CHECKING:
 
 _OF_CALENDAR = (Primitive("date"), Primitive("timestamp"))
 _KEY = b"org.apache.spark."
-#: What each file of Spark's has in its footer, and what those since Spark 3 have.
-_SPARKS, _VERSION = _KEY + b"sql.parquet.row.metadata", _KEY + b"version"
 _MARKS = (b"version", b"legacyDateTime", b"legacyINT96", b"timeZone")
-#: What is looked for in a footer before its key-value pairs are read: a mark, or an old version behind the length of its text.
-_SUSPECT = re.compile(rb"org\.apache\.spark\.(?:legacy|version..(?:[0-2]\.|3\.0))", re.DOTALL)
 #: The first day of the Gregorian calendar, 1582-10-15, in days since the epoch.
 _FIRST_DAY = -141_427
 _DAY = 86_400_000_000
@@ -38,10 +32,6 @@ _SETTLED = -2_208_988_800_000_000
 _SETTLED_BY_TYPE = {"DATE": _SETTLED // _DAY, "TIMESTAMP_MILLIS": _SETTLED // 1000, "TIMESTAMP_MICROS": _SETTLED}
 #: Days from 0000-03-01 to the epoch, by both calendars.
 _MARCH_JULIAN, _MARCH_GREGORIAN = 719_470, 719_468
-
-
-class UnknownRulesError(Exception):
-    """What the clocks of a writer's time zone showed then is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +62,26 @@ class Julian:
             is_int96: Whether the file has them in 96 bits.
 
         Raises:
-            UnknownRulesError: Timestamps before 1900 of another zone than UTC: Spark converts those by tables of rules of old.
+            ValueError: Timestamps before 1900 of another zone than UTC: Spark converts those by tables of rules of old.
         """
         return _with_old(array, _SETTLED, self._gregorian_micros) if (self.int96 if is_int96 else self.dates) else array
 
+    def is_for(self, data_type: DataType) -> bool:
+        """Whether dates or timestamps are in a type."""
+        return data_type in _OF_CALENDAR or any(self.is_for(inner.type) for inner in inner_fields(data_type))
+
+    def is_settled(self, converted_type: str, value: int) -> bool:
+        """Whether a value that the file stores is the same by both calendars, by the name that pyarrow gives its type."""
+        return value >= _SETTLED_BY_TYPE.get(converted_type, value)
+
     def _gregorian_micros(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not _is_utc(self.zone):
-            raise UnknownRulesError(
-                f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
+            zone = (
+                f"the time zone {self.zone!r}"
+                if self.zone
+                else "a time zone that nothing tells (set the option timeZone)"
             )
+            raise ValueError(f"Spark wrote times before 1900 by the Julian calendar, and in {zone}")
         days = values // _DAY
         return values + (_gregorian_days(days) - days) * _DAY
 
@@ -105,21 +106,17 @@ def _with_old(array: pa.Array, end: int, change: Callable[[npt.NDArray[np.int64]
     return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(changed)])
 
 
-def julian_of(footer: bytes, metadata: Any, reader_zone: str) -> Julian | None:
-    """What of a file counts by the Julian calendar, by the rules of Spark's reader; None for nothing.
+def julian_of(metadata: Any, reader_zone: str) -> Julian | None:
+    """What of a file that Spark wrote counts by the Julian calendar, by the rules of Spark's reader; None for nothing.
 
     Args:
-        footer: As it stands in the file.
-        metadata: The same, parsed: ``pyarrow.parquet.FileMetaData``.
+        metadata: The parsed footer: ``pyarrow.parquet.FileMetaData``.
         reader_zone: The reader's time zone.
     """
-    is_of_spark_2 = _VERSION not in footer and _SPARKS in footer and metadata.created_by.startswith("parquet-mr")
-    if not is_of_spark_2 and _SUSPECT.search(footer) is None:
-        return None
     pairs = metadata.metadata or {}
     told = {name: pairs[_KEY + name] for name in _MARKS if _KEY + name in pairs}
-    if is_of_spark_2 and _SPARKS in pairs:
-        told[b"version"] = b"2"
+    if _KEY + b"sql.parquet.row.metadata" in pairs and metadata.created_by.startswith("parquet-mr"):
+        told.setdefault(b"version", b"2")
     version = told.get(b"version")
     if version is None:
         return None
@@ -130,24 +127,6 @@ def julian_of(footer: bytes, metadata: Any, reader_zone: str) -> Julian | None:
         if dates or int96
         else None
     )
-
-
-def settled(statistics: ChunkStatistics | None, column: Any) -> ChunkStatistics | None:
-    """Statistics of a column chunk of such a file; without bounds where they are of days that the calendars tell apart.
-
-    Args:
-        statistics: As the file has them.
-        column: ``pyarrow.parquet.ColumnSchema``.
-    """
-    least = _SETTLED_BY_TYPE.get(column.converted_type)
-    if statistics is None or least is None or not statistics.has_min_max or statistics.min_raw >= least:
-        return statistics
-    return ChunkStatistics(statistics.has_null_count, statistics.null_count, False)
-
-
-def has_calendar(data_type: DataType) -> bool:
-    """Whether dates or timestamps are in a type."""
-    return data_type in _OF_CALENDAR or any(has_calendar(inner.type) for inner in inner_fields(data_type))
 
 
 def _gregorian_days(days: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from pyarrow.parquet.core import ParquetReader
 from delta_sharing_spark.errors import CorruptFileError, redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
-from delta_sharing_spark.scan.julian import settled
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
@@ -239,8 +238,11 @@ def row_group_filter(
             leaves[path] = leaf_of(footer.schema, fields, context)
 
     def statistics(row_group: int, leaf: int) -> ChunkStatistics | None:
-        found = footer.statistics(row_group, leaf)
-        return found if context.julian is None else settled(found, footer.metadata.schema.column(leaf))
+        found, julian = footer.statistics(row_group, leaf), context.julian
+        if julian is None or found is None or not found.has_min_max:
+            return found
+        is_settled = julian.is_settled(footer.metadata.schema.column(leaf).converted_type, found.min_raw)
+        return found if is_settled else replace(found, has_min_max=False)
 
     return skipping.bind(footer.metadata, leaves, constants, statistics)
 

@@ -18,7 +18,6 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.julian import julian_of
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
     MOST_CONNECTIONS,
@@ -66,7 +65,7 @@ class _Layout:
     """What the files of one schema have in common: where their columns lie, how they become the table's, how wide rows are."""
 
     schema: pa.Schema
-    is_julian: bool
+    is_converted: bool
     constants: frozenset[str]
     leaves: list[int]
     columns: Columns | None = None
@@ -88,15 +87,15 @@ class _Habits:
     layouts: list[_Layout] = field(default_factory=list)
 
     def layout(
-        self, schema: pa.Schema, is_julian: bool, constants: frozenset[str], leaves: Callable[[], list[int]]
+        self, schema: pa.Schema, is_converted: bool, constants: frozenset[str], leaves: Callable[[], list[int]]
     ) -> _Layout:
-        """The layout of a file of a schema and a calendar; threads that make the same one anew lose only what they made."""
+        """The layout of a file of a schema, and of a calendar or clock of its own; threads that make the same one anew lose only what they made."""
         schema = schema.remove_metadata()
         for known in self.layouts:
-            is_alike = known.constants == constants and known.is_julian == is_julian
+            is_alike = known.constants == constants and known.is_converted == is_converted
             if is_alike and known.schema.equals(schema, check_metadata=True):
                 return known
-        made = _Layout(schema, is_julian, constants, leaves())
+        made = _Layout(schema, is_converted, constants, leaves())
         self.layouts = [made, *self.layouts[: _LAYOUTS - 1]]
         return made
 
@@ -359,14 +358,16 @@ class _SplitReader:
         fetched.add([last], OwnThread())
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
-        julian = julian_of(footer.raw, footer.metadata, spec.time_zone)
-        context = Context(spec.table, task.id, spec.mapping, julian)
+        julian = footer.julian(spec.time_zone)
+        context = Context(spec.table, task.id, spec.mapping, julian, footer.has_int96_bytes)
 
         def leaves() -> list[int]:
             from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
             return leaves_of(footer.schema, from_file, context)
 
-        layout = habits.layout(footer.schema, julian is not None, frozenset(constants), leaves)
+        layout = habits.layout(
+            footer.schema, julian is not None or footer.has_int96_bytes, frozenset(constants), leaves
+        )
         may_match = row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]

@@ -14,9 +14,8 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
-from delta_sharing_spark.scan.casts import can_cast, cast_leaf
+from delta_sharing_spark.scan.casts import can_cast, cast_leaf, is_bytes_of_timestamps
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
-from delta_sharing_spark.scan.julian import UnknownRulesError, has_calendar
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
@@ -62,9 +61,9 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
                 return Whole.VARIANT
         case Primitive() | Decimal():
             target = arrow_type(declared)
-            if source.equals(target) and not (context.julian is not None and has_calendar(declared)):
+            if source.equals(target) and not context.converts(declared):
                 return Whole.KEEP
-            if can_cast(source, target):
+            if can_cast(source, target) or (context.has_int96_bytes and is_bytes_of_timestamps(source, target)):
                 return Whole.CAST
         case Struct(fields):
             if pa.types.is_struct(source):
@@ -102,8 +101,8 @@ def _plan_children(
 
 def _simplified(node: Node, source: pa.DataType, declared: DataType, context: Context) -> Node:
     """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL or converted."""
-    is_converted = context.julian is not None and has_calendar(declared)
-    return Whole.KEEP if source.equals(arrow_type(declared)) and not (_has_required(declared) or is_converted) else node
+    is_alike = source.equals(arrow_type(declared)) and not _has_required(declared)
+    return Whole.KEEP if is_alike and not context.converts(declared) else node
 
 
 def _has_required(declared: DataType) -> bool:
@@ -165,17 +164,17 @@ def _cast(array: pa.Array, declared: DataType, path: str, context: Context) -> p
         if julian is not None and pa.types.is_timestamp(kind) and declared == Primitive("timestamp"):
             array = julian.gregorian_times(array, is_int96=kind.tz is None)
         return array
-    except UnknownRulesError as error:
-        raise CorruptFileError(
-            f"file {context.file} of {context.table}: column {path!r} cannot be read: {error}; leave the column out with the "
-            f"option 'columns', or ask the provider to rewrite the file with Spark 3 or later",
-            file=context.file,
-            column=path,
-        ) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CorruptFileError(
             f"file {context.file} of {context.table}: a value of column {path!r} does not fit {declared} ({error}); "
             f"ask the provider to check the file",
+            file=context.file,
+            column=path,
+        ) from None
+    except ValueError as error:
+        raise CorruptFileError(
+            f"file {context.file} of {context.table}: column {path!r} cannot be read: {error}; leave the column out with the "
+            f"option 'columns', or ask the provider to rewrite the file with Spark 3 or later",
             file=context.file,
             column=path,
         ) from None

@@ -105,15 +105,25 @@ def parse_schema_name(text: str) -> tuple[str, str]:
 def _parse_parts(text: str, kinds: tuple[str, ...]) -> list[str]:
     count, form = len(kinds), ".".join(f"<{kind}>" for kind in kinds)
     text = text_of(text, f"'{form}'").strip()
-    parts = _quoted_parts(text, count) or text.rsplit(".", count - 1)
+    is_quoted = "`" in text and _NAME.fullmatch(text) is not None
+    parts = (_quoted_parts(text, count) or []) if is_quoted else text.rsplit(".", count - 1)
     if len(parts) != count or not all(parts):
         behind = ", after <profile># where a profile is used" if count == 3 else ""
         raise AddressError(f"{text!r} does not name a {kinds[-1]}; write {form}{behind}, and odd names in backquotes")
-    quoted = [len(part) > 1 and part[0] == part[-1] == "`" for part in parts]
     return [
-        check_segment(part[1:-1].replace("``", "`"), kind) if odd else check_name(part, kind)
-        for part, kind, odd in zip(parts, kinds, quoted, strict=True)
+        check_name(part, kind) if (name := unquoted(part)) == part else check_segment(name, kind)
+        for part, kind in zip(parts, kinds, strict=True)
     ]
+
+
+def name_parts(text: str) -> list[str]:
+    """The parts of a name, or of the beginning of one, at the periods outside backquotes, as they are written."""
+    return _PART.findall(text) if _NAME.fullmatch(text) else text.split(".")
+
+
+def unquoted(part: str) -> str:
+    """What a part of a name means, which may stand in backquotes."""
+    return part[1:-1].replace("``", "`") if re.fullmatch(_QUOTED, part) else part
 
 
 def _quoted_parts(text: str, count: int) -> list[str] | None:

@@ -37,6 +37,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.catalyst.plans.logical.Sample;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
@@ -368,7 +369,7 @@ public final class SharedTableIndex implements FileIndex {
      * @param references The attributes that are read of what the plan gives; null where all may be.
      */
     private boolean isCounted(LogicalPlan plan, List references) {
-        if (mayHideScans(plan)) {
+        if (mayHideScans(plan) || plan instanceof Sample) { // which rows a sample has depends on the files that they lie in
             return false;
         }
         if (isOwnScan(plan)) {

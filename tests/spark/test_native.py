@@ -211,6 +211,15 @@ def test_counts_ask_no_storage(spark: Any, small: SharingServer, shared: Sharing
         assert found == wanted or "input_file_name" in text, text
         assert was_counted is is_counted, text
     assert frame.select("_metadata.file_path").distinct().count() == 3
+    cut = {"spark.sql.files.maxPartitionBytes": "4k", "spark.sql.files.openCostInBytes": "0"}
+    try:
+        for name, value in cut.items():
+            spark.conf.set(name, value)
+        sampled = frame.sample(fraction=0.5, seed=3)
+        assert sampled.count() == len(sampled.collect())
+    finally:
+        for name in cut:
+            spark.conf.unset(name)
 
 
 def test_a_damaged_small_file_is_named(spark: Any, small: SharingServer) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.cli.main import main
+from delta_sharing_spark.frames.export import whole_file
 from delta_sharing_spark.testing.sample import write_sample
 from delta_sharing_spark.testing.server import SharingServer
 
@@ -66,6 +67,25 @@ def test_ls(run: Run, profile: str, path: str, names: set[str]) -> None:
     code, out, _ = run("ls", profile + path)
     assert code == 0
     assert names <= set(out.split())
+
+
+def test_ls_takes_odd_names_in_backquotes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = next(t for t in write_sample(tmp_path / "sample", trips=10) if t.name == "trips")
+    share, schema, name = "`a/b.share`", "`s.1`", "`t#1`"
+    with SharingServer() as server:
+        server.add_table(f"{share}.{schema}.{name}", table.path)
+        profile = server.write_profile(tmp_path / "p.share")
+        monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
+        for before in ("", f"{profile}#"):
+            for address, shown in (
+                (share, "s.1"),
+                (f"{share}.{schema}", "t#1"),
+                (f"{share}.{schema}.{name}", "trip"),
+            ):
+                code, out, err = run("ls", before + address, "--json")
+                assert (code, err) == (0, ""), address
+                assert json.loads(out)[0]["name"] == shown
+            assert run("count", f"{before}{share}.{schema}.{name}")[0] == 0
 
 
 def test_ls_takes_profile_and_name_as_two_words(run: Run, profile: str) -> None:
@@ -262,7 +282,30 @@ def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, prof
     assert "--force" in err
     assert run("download", f"{profile}#demo.city.trips", "-O", str(target), "--force")[0] == 0
     assert run("download", f"{profile}#demo.city.nope", "-O", str(tmp_path / "u.parquet"))[0] == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.parquet"]
+    (tmp_path / "d.csv").mkdir()
+    for more in ((), ("--force",)):
+        code, _, err = run("download", f"{profile}#demo.city.trips", "-O", str(tmp_path / "d.csv"), *more)
+        assert (code, "d.csv is a directory" in err) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.csv", "t.parquet"]
+
+
+def test_two_that_write_one_file_leave_the_whole_of_one(tmp_path: Path) -> None:
+    target = tmp_path / "t.csv"
+    with whole_file(target, replace=True) as first, whole_file(target, replace=True) as second:
+        first.write(b"1" * 10)
+        first.flush()
+        second.write(b"2" * 4)
+    assert target.read_bytes() == b"1" * 10
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_closed_output_is_told_in_a_line(profile: str, closed: str) -> None:
+    command = [sys.executable, "-m", "delta_sharing_spark.cli", "ls", profile]
+    ended = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    told = "delta-sharing-spark: standard output is closed; send it to a file, or to /dev/null\n"
+    assert ended.stderr == ("" if "2>" in closed else told)
 
 
 UNREACHABLE = '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x", "bearerToken": "t"}}'

@@ -68,8 +68,7 @@ from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.scan.plan import FileSlice, FileTask
-from delta_sharing_spark.scan.splits import Bin, cut_bins
+from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, cut_bins
 from delta_sharing_spark.schema.arrow_bridge import bools, integers, scalar
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.address import TableName
@@ -467,7 +466,7 @@ class TaskColumns(Sequence[FileTask]):
         return int(self._sizes().sum())
 
     def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
-        """Splits over the files in their order, as ``scan.splits.pack`` cuts them."""
+        """Splits over the files in their order, as ``scan.plan.pack`` cuts them."""
         return [LazySlices(self, bin_) for bin_ in cut_bins(self._sizes(), max_bytes)]
 
     def _sizes(self) -> npt.NDArray[np.int64]:

@@ -180,7 +180,7 @@ class _FileView:
 
     def _statistics(self) -> dict[str, Any]:
         if self._stats is None:
-            self._stats = json.loads(self._file.body.get("stats") or "{}")
+            self._stats = json.loads(self._file.body.get("stats") or "{}") or {}
         return self._stats
 
     def _bounds(self, name: str, kind: str) -> tuple[Any, Any]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import io
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark import SharingClient, display
 from delta_sharing_spark.display import Listing, Progress
-from delta_sharing_spark.scan.plan import FileSlice, FileTask
+from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.schema.markup import html_table, text_table
+from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -31,12 +32,6 @@ class _Stream(io.StringIO):
         return self._tty
 
 
-@dataclass
-class _Split:
-    index: int
-    slices: tuple[FileSlice, ...]
-
-
 @pytest.mark.parametrize("tty", [True, False])
 def test_progress(monkeypatch: pytest.MonkeyPatch, tty: bool) -> None:
     pytest.importorskip("tqdm")
@@ -44,8 +39,9 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, tty: bool) -> None:
     stream = _Stream(tty)
     monkeypatch.setattr(sys, "stderr", stream)
     task = FileTask("f", "", 3_000_000)
-    splits = [_Split(0, (FileSlice(task, 0, 1_000_000),)), _Split(1, (FileSlice(task, 1_000_000, None),))]
-    planned: Any = SimpleNamespace(splits=splits, spec=SimpleNamespace(table="s.d.t"))
+    spec, access = ReadSpec("s.d.t", Struct(()), Struct(())), MagicMock(FileAccess)
+    parts = (FileSlice(task, 0, 1_000_000), FileSlice(task, 1_000_000, None))
+    planned: Any = SimpleNamespace(splits=[Split(n, spec, (part,), access) for n, part in enumerate(parts)], spec=spec)
     with Progress(planned) as progress:
         progress.add_rows(41_000)
         progress.finish_split(0)

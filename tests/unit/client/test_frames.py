@@ -242,8 +242,9 @@ def test_keywords_of_the_reference_client(server: SharingServer, tmp_path: objec
     )
     assert 7 in set(some["trip"])
     assert 1 < len(some) < len(whole), "files are skipped, rows are not filtered"
-    with pytest.raises(OptionError, match="is not JSON"):
-        load_as_pandas(url, jsonPredicateHints="city = 'Lisbon'")
+    for hints in ("city = 'Lisbon'", {"op": "equal"}):
+        with pytest.raises(OptionError, match="is not JSON"):
+            load_as_pandas(url, jsonPredicateHints=hints)  # type: ignore[arg-type]
     server.reset_metrics()
     assert len(load_as_pandas(url, limit=3, use_delta_format=False)) == 3
     assert "responseformat=parquet" in str(server.requests[0].headers).lower()

@@ -78,6 +78,8 @@ def test_a_plan_tells_what_it_knows(gateway: FlightGateway, caller: Caller, clie
     schema = caller.connection.get_schema(flight.FlightDescriptor.for_path("sh", "sc", "t"), caller.options).schema
     assert schema == info.schema
     assert caller.act("TableVersion", json.dumps(TABLE).encode()) == b"3"
+    in_zone = {**TABLE, "timestamp": "2020-01-01", "options": {"timeZone": "Asia/Tokyo"}}
+    assert caller.act("TableVersion", json.dumps(in_zone).encode()) == b"0"
     assert {action.type for action in caller.connection.list_actions(caller.options)} >= {RENEW, CANCEL}
 
 
@@ -242,6 +244,7 @@ def test_cancelling_ends_reads_and_refuses_tickets(server: SharingServer, tmp_pa
     [
         (b"{}", pa.ArrowInvalid, "names no table"),
         (b"not json", pa.ArrowInvalid, "is not JSON"),
+        (b'{"table": "sh.sc.t", "where": "id > 5", "where": "id < 9"}', pa.ArrowInvalid, "has the field 'where' twice"),
         (b'{"table": "sh.sc.t", "colums": []}', pa.ArrowInvalid, "unknown field 'colums'"),
         (b'{"table": "sh.sc.t", "options": {"bearerToken": "x"}}', pa.ArrowInvalid, "unknown field 'bearerToken'"),
         (b'{"table": "sh.sc.t", "where": "nope = 1"}', pa.ArrowInvalid, "no column 'nope'"),

@@ -14,8 +14,7 @@ from local_access import LocalAccess, read, spec_of
 
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.scan.plan import FileTask
-from delta_sharing_spark.scan.splits import pack
+from delta_sharing_spark.scan.plan import FileTask, pack
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 

@@ -19,10 +19,9 @@ from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, v
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan import pace, read_ahead, row_group_reader, split_reader
 from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
+from delta_sharing_spark.scan.plan import MAX_SLICES_PER_FILE, MAX_SPLITS, FileSlice, FileTask, Split, pack
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.scan.splits import MAX_SLICES_PER_FILE, MAX_SPLITS, pack
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut

@@ -551,3 +551,44 @@ def test_empty_row_groups() -> None:
             writer.write_table(pa.table({"a": pa.array(values, pa.int64())}), row_group_size=10)
     got = read_one(sink.getvalue(), Struct((Field("a", P("long")),)))
     assert got.column("a").to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize(
+    ("writer", "is_old"),
+    [("parquet-cpp-arrow version 22.0.0", True), ("parquet-cpp version 1.5.1", True), (None, False)],
+)
+def test_int96_of_arrow_before_23_whose_clocks_run_backwards_before_1970(
+    use_dictionary: bool, writer: str | None, is_old: bool
+) -> None:
+    """pyarrow takes such a time for one 584 years later; Spark does not."""
+    moments = [
+        instant(1969, 12, 31, 12, 0, 0, 1),
+        instant(1700, 5, 5, 1),
+        instant(1969, 12, 31),
+        instant(2024, 2, 29, 23, 59),
+        None,
+    ]
+    kind = pa.timestamp("us")
+    table = pa.table({"c": pa.array(moments, kind), "l": pa.array([[m] for m in moments], pa.list_(kind))})
+    how: Any = {"use_deprecated_int96_timestamps": True, "use_dictionary": use_dictionary, "compression": "none"}
+    data = parquet(table, **how)
+    for moment in moments:
+        if moment is not None and moment < instant(1970, 1, 1) and is_old:
+            micros = (moment - instant(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+            day, rest = divmod(micros, 86_400 * MICROS)
+            sound, old = ((clock * 1000).to_bytes(8, "little", signed=True) + (d + 2_440_588).to_bytes(4, "little")
+                for clock, d in ((rest, day), (rest - 86_400 * MICROS, day + 1)))  # fmt: skip
+            assert sound in data
+            data = data if rest == 0 else data.replace(sound, old)
+    if writer is not None:
+        own = pq.read_metadata(io.BytesIO(data)).created_by.encode()
+        data = data.replace(own, writer.encode().ljust(len(own)))
+    declared = Struct((Field("c", P("timestamp")), Field("l", Array(P("timestamp_ntz")))))
+    got = read_one(data, declared).to_pylist()
+    assert got == [{"c": m and m.replace(tzinfo=UTC), "l": [m]} for m in moments]
+
+
+def test_twelve_bytes_are_no_timestamp_but_in_such_files() -> None:
+    with pytest.raises(SchemaError, match="is stored as fixed_size_binary"):
+        one(pa.array([b"x" * 12], pa.binary(12)), P("timestamp"))

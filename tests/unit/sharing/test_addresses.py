@@ -115,7 +115,7 @@ def test_names_in_backquotes(text: str, parts: tuple[str, str, str]) -> None:
     assert parse_table_name(text) == TableName(*parts)
 
 
-@pytest.mark.parametrize("text", ["`a b`.s", "`a b.s.t", "``.s.t", "`a`b.c d.t", "`..`.s.t"])
+@pytest.mark.parametrize("text", ["`a b`.s", "`a b`.`s.1`", "`a b.s.t", "``.s.t", "`a`b.c d.t", "`..`.s.t"])
 def test_backquotes_that_name_no_table(text: str) -> None:
     with pytest.raises(AddressError):
         parse_table_name(text)

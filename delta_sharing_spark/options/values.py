@@ -148,7 +148,9 @@ def duration(name: str, value: str, zone: tzinfo) -> float:
     match = _DURATION.match(value.strip().lower())
     seconds = float(match[1]) * _DURATION_UNITS[match[2]] if match and match[2] in _DURATION_UNITS else 0.0
     if seconds <= 0 or seconds > 366 * 86400:
-        raise invalid(name, value, "must be a duration such as '30s', '500ms' or '5m'")
+        raise invalid(
+            name, value, "must be a duration such as '30s', '500ms' or '5m', above zero and of a year at most"
+        )
     return seconds
 
 

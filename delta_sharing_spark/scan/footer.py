@@ -14,7 +14,17 @@ from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, redact
 from delta_sharing_spark.scan.pace import TAIL
-from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, append_varint, read_struct, write_struct, zigzag
+from delta_sharing_spark.scan.thrift import (
+    BINARY,
+    I32,
+    I64,
+    STRUCT,
+    Struct,
+    append_varint,
+    read_struct,
+    write_struct,
+    zigzag,
+)
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile
 
 if TYPE_CHECKING:
@@ -27,6 +37,8 @@ _ARROW = re.compile(r"parquet-cpp(?:-arrow)? version (\d+)\.")
 _SOUND_SINCE = 23
 #: Physical types by their numbers in parquet.thrift, and the bytes of a timestamp of 96 bits: nanoseconds of a day, then the Julian day.
 _INT96_TYPE, _FIXED_TYPE, INT96_BYTES = 3, 7, 12
+#: Repetitions, converted types and members of LogicalType, likewise.
+_OPTIONAL, _REPEATED, _MAP, _MAP_KEY_VALUE, _LIST, _L_MAP, _L_LIST = 1, 2, 1, 2, 3, 2, 3
 #: Of a file that Spark wrote: that it may count old dates by the Julian calendar. A mark says so, an old release behind the length of
 #: its text, or that no release is told.
 _MAY_BE_JULIAN = re.compile(rb"org\.apache\.spark\.(?:legacy|version..(?:[0-2]\.|3\.0))", re.DOTALL)
@@ -133,10 +145,16 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
         tail = source.read(source.size - need, need)
     raw = bytes(tail[-need:])
     try:
-        metadata = _metadata(raw)
+        readable = raw
+        try:
+            metadata = _metadata(raw)
+        except pa.ArrowInvalid as error:
+            if "Map keys" not in str(error):
+                raise
+            metadata = _metadata(readable := _changed(raw, _read_maps_as_lists))
         has_int96_bytes = _has_signed_clocks(metadata)
         if has_int96_bytes:
-            metadata = _metadata(_with_int96_as_bytes(raw))
+            metadata = _metadata(_changed(readable, _read_int96_as_bytes))
         schema = metadata.schema.to_arrow_schema()
         first_rows = _first_rows(metadata)
         _check_texts(metadata)
@@ -176,25 +194,40 @@ def _has_signed_clocks(metadata: Any) -> bool:
     return any(metadata.schema.column(leaf).physical_type == "INT96" for leaf in range(metadata.num_columns))
 
 
-def _with_int96_as_bytes(footer: bytes) -> bytes:
-    """A footer, with its length and the magic behind it, by which timestamps of 96 bits are read as their bytes.
+def _changed(footer: bytes, change: Callable[[Struct], None]) -> bytes:
+    """A changed footer, with its length and the magic behind it.
 
     Raises:
         ValueError: The bytes are no footer.
     """
     fields, _ = read_struct(footer)
     try:
-        for element in fields[2][1].items:
-            if element.get(1, (I32, None))[1] == _INT96_TYPE:
-                element |= {1: (I32, _FIXED_TYPE), 2: (I32, INT96_BYTES)}
-        for group in fields[4][1].items:
-            for chunk in group[1][1].items:
-                if chunk[3][1][1][1] == _INT96_TYPE:
-                    chunk[3][1][1] = (I32, _FIXED_TYPE)
-    except (KeyError, TypeError, AttributeError) as error:
+        change(fields)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"its footer is of an unknown form ({type(error).__name__})") from None
     written = write_struct(fields)
     return written + len(written).to_bytes(4, "little") + footer[-4:]
+
+
+def _read_int96_as_bytes(fields: Struct) -> None:
+    """Have timestamps of 96 bits read as their bytes."""
+    for element in fields[2][1].items:
+        if element.get(1, (I32, None))[1] == _INT96_TYPE:
+            element |= {1: (I32, _FIXED_TYPE), 2: (I32, INT96_BYTES)}
+    for group in fields[4][1].items:
+        for chunk in group[1][1].items:
+            if chunk[3][1][1][1] == _INT96_TYPE:
+                chunk[3][1][1] = (I32, _FIXED_TYPE)
+
+
+def _read_maps_as_lists(fields: Struct) -> None:
+    """Have maps whose keys may be NULL, as Presto and Athena wrote them, read as lists of keys and values: pyarrow reads no such map."""
+    elements = fields[2][1].items
+    for outer, entries, key in zip(elements, elements[1:], elements[2:], strict=False):
+        is_map = outer.get(6, (I32, None))[1] in (_MAP, _MAP_KEY_VALUE) or _L_MAP in outer.get(10, (STRUCT, {}))[1]
+        if is_map and entries[3][1] == _REPEATED and key[3][1] == _OPTIONAL:
+            outer |= {6: (I32, _LIST), 10: (STRUCT, {_L_LIST: (STRUCT, {})})}
+            entries.pop(6, None)
 
 
 def _metadata(footer: bytes) -> Any:

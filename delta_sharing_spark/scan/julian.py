@@ -76,9 +76,12 @@ class Julian:
 
     def _gregorian_micros(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not _is_utc(self.zone):
-            raise ValueError(
-                f"Spark wrote times before 1900 by the Julian calendar, and in the time zone {self.zone!r}"
+            zone = (
+                f"the time zone {self.zone!r}"
+                if self.zone
+                else "a time zone that nothing tells (set the option timeZone)"
             )
+            raise ValueError(f"Spark wrote times before 1900 by the Julian calendar, and in {zone}")
         days = values // _DAY
         return values + (_gregorian_days(days) - days) * _DAY
 

@@ -72,6 +72,9 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
         case Array() | Map():
             kinds = [source.key_type, source.item_type] if pa.types.is_map(source) else []
             kinds = [source.value_type] if is_list(source) else kinds
+            if isinstance(declared, Map) and is_list(source) and pa.types.is_struct(source.value_type):
+                # As the footer has maps read whose keys may be NULL.
+                kinds = [inner.type for inner in source.value_type if inner.name in ("key", "value")]
             if len(kinds) == len(inner_fields(declared)):
                 parts = zip(kinds, inner_fields(declared), strict=True)
                 nodes = [plan(kind, inner.type, f"{path}.{inner.name}", context) for kind, inner in parts]
@@ -203,7 +206,7 @@ def _apply_struct(
 def _apply_entries(
     children: tuple[tuple[int | None, Node], ...], array: pa.Array, declared: Array | Map, path: str, context: Context
 ) -> pa.Array:
-    is_map = pa.types.is_map(array.type)
+    is_map = isinstance(declared, Map)
     if not is_map and not pa.types.is_list(array.type):
         fixed = pa.types.is_fixed_size_list(array.type)
         array = array.cast(pa.list_(array.type.value_field))
@@ -212,7 +215,9 @@ def _apply_entries(
             array = array.take(pa.array(range(len(array))))
     array = _at_zero(array)
     first, last = _bounds(array)
-    parts = (array.keys, array.items) if is_map else (array.values,)
+    parts = (array.values,)
+    if is_map:
+        parts = (array.keys, array.items) if pa.types.is_map(array.type) else tuple(array.values.flatten())
     built: list[pa.Array] = []
     for (_, node), part, inner in zip(children, parts, inner_fields(declared), strict=True):
         name = f"{path}.{inner.name}"

@@ -148,6 +148,7 @@ REFUSED_IN_STREAMS = [
         "option 'endingVersion' has no meaning in a stream, which reads on: a batch with readChangeFeed",
     ),
     ({"pollInterval": "soon"}, "must be a duration such as '30s'"),
+    ({"retryTimeout": "0s"}, "above zero"),
 ]
 
 REFUSED_IN_BATCH = [

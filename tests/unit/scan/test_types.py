@@ -17,6 +17,7 @@ from local_access import parquet, read_one
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaves_of
+from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.transform import conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
@@ -592,3 +593,38 @@ def test_int96_of_arrow_before_23_whose_clocks_run_backwards_before_1970(
 def test_twelve_bytes_are_no_timestamp_but_in_such_files() -> None:
     with pytest.raises(SchemaError, match="is stored as fixed_size_binary"):
         one(pa.array([b"x" * 12], pa.binary(12)), P("timestamp"))
+
+
+def with_nullable_keys(entries: list[Any]) -> bytes:
+    """A file of maps whose keys may be NULL, as Presto and Athena wrote them, which pyarrow neither writes nor reads.
+
+    It is made of a list of required structs, whose levels are the same, by another schema.
+    """
+    pair = pa.struct([("key", pa.string()), ("value", pa.int64())])
+    table = pa.table({"i": range(len(entries)), "m": pa.array(entries, pa.list_(pa.field("element", pair, False)))})
+    data = parquet(table, compression="none", store_schema=False)
+    size = int.from_bytes(data[-8:-4], "little")
+    fields, _ = read_struct(data[-8 - size :])
+    root, number, outer, repeated, _, key, value = fields[2][1].items
+    outer |= {6: (5, 1), 10: (12, {2: (12, {})})}
+    repeated |= {4: (8, b"key_value"), 5: (5, 2), 6: (5, 2)}
+    fields[2][1].items[:] = [root, number, outer, repeated, key, value]
+    for group in fields[4][1].items:
+        for chunk in group[1][1].items[1:]:
+            path = chunk[3][1][3][1].items
+            path[:] = [b"m", b"key_value", path[-1]]
+    footer = write_struct(fields)
+    return data[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def test_maps_whose_keys_may_be_null() -> None:
+    rows = [[{"key": "a", "value": 1}, {"key": "b", "value": None}], [], None, [{"key": "", "value": 2}]]
+    data = with_nullable_keys(rows)
+    with pytest.raises(pa.ArrowInvalid, match="Map keys must be"):
+        pq.read_metadata(io.BytesIO(data)).schema.to_arrow_schema()
+    declared = Struct((Field("i", P("long")), Field("m", Map(P("string"), P("long")))))
+    expected = [None if row is None else [(pair["key"], pair["value"]) for pair in row] for row in rows]
+    assert read_one(data, declared)["m"].to_pylist() == expected
+    assert read_one(data, Struct(declared.fields[:1]))["i"].to_pylist() == [0, 1, 2, 3]
+    with pytest.raises(NullInRequiredError, match=r"column 'm\.key'"):
+        read_one(with_nullable_keys([[{"key": None, "value": 1}]]), declared)

@@ -15,8 +15,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -315,7 +315,7 @@ def _download(arguments: argparse.Namespace) -> int:
         write_batches(scan.to_record_batch_reader(), sys.stdout.buffer, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
-    with whole_file(target, replace=arguments.force) as out:
+    with _handled(_leave, signal.SIGTERM), whole_file(target, replace=arguments.force) as out:
         rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
     if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
@@ -444,13 +444,26 @@ def _until_ended(meanwhile: Callable[[], object] = lambda: None) -> None:
     def end(*_: Any) -> None:
         ended.set()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled(end, signal.SIGINT, signal.SIGTERM):
         while not ended.wait(0.5):  # in steps: on Windows a wait without end takes no signal
             meanwhile()
+
+
+@contextmanager
+def _handled(handler: Callable[..., object], *numbers: int) -> Iterator[None]:
+    """Handle signals; in another thread than the main one, which takes none, nothing changes."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers} if is_main else {}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _leave(number: int, _: object) -> None:
+    """End the process as a signal would, but for what it has begun to write, which is removed."""
+    raise SystemExit(128 + number)
 
 
 _STYLES = {"error": "\x1b[1;31m", "bold": "\x1b[1m", "dim": "\x1b[2m"}

@@ -122,14 +122,15 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under its name only when it is complete.
 
     Raises:
-        ConfigError: The file exists and ``replace`` is false, it is a directory, or its directory cannot be written.
+        ConfigError: The file exists and ``replace`` is false, it is no regular file, or its directory cannot be written.
     """
-    part = path.with_name(
-        f"{path.name}.{uuid.uuid4().hex[:8]}.part"
-    )  # its own, for another process may write the same file
+    target = Path(os.path.realpath(path))  # of a link it is the file that is replaced
+    part = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.part")  # its own: another process may write the file
     try:
         if path.is_dir():
             raise ConfigError(f"{path} is a directory; name a file in it with --output")
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is a device or a pipe; write to it by standard output: --output - > {path}")
         if path.exists() and not replace:
             raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
         out = part.open("wb")
@@ -138,7 +139,7 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     try:
         with out:
             yield out
-        os.replace(part, path)
+        os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
 

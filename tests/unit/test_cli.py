@@ -289,6 +289,35 @@ def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, prof
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.csv", "t.parquet"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+def test_a_pipe_is_not_replaced_and_of_a_link_its_file_is(run: Run, profile: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "file.csv")
+    for _ in range(2):
+        assert run("download", f"{profile}#demo.city.stations", "-O", str(tmp_path / "link.csv"), "--force")[0] == 0
+    assert (tmp_path / "link.csv").is_symlink()
+    assert pc.read_csv(tmp_path / "file.csv").num_rows
+    code, _, err = run("download", f"{profile}#demo.city.stations", "-O", str(tmp_path / "pipe.csv"), "--force")
+    assert (code, (tmp_path / "pipe.csv").is_fifo()) == (2, True)
+    assert "--output -" in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_terminated_download_leaves_no_file(profile: str, tmp_path: Path) -> None:
+    target = tmp_path / "t.csv"
+    ends_itself_in_the_middle = """
+import os, signal, sys
+from delta_sharing_spark.cli.main import main
+from delta_sharing_spark.frames import export
+
+export.as_text = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(main(["download", sys.argv[1], "-O", sys.argv[2]]))
+"""
+    command = [sys.executable, "-c", ends_itself_in_the_middle, f"{profile}#demo.city.trips", str(target)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr, list(tmp_path.iterdir())) == (143, "", [])
+
+
 def test_two_that_write_one_file_leave_the_whole_of_one(tmp_path: Path) -> None:
     target = tmp_path / "t.csv"
     with whole_file(target, replace=True) as first, whole_file(target, replace=True) as second:

@@ -62,6 +62,10 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
     ) -> Iterator[pl.DataFrame]:
+        def kept(frame: pl.DataFrame) -> pl.DataFrame:
+            frame = frame if predicate is None else frame.filter(predicate)
+            return frame if columns is None else frame.select(columns)
+
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
         left = rows
         has_yielded = False
@@ -71,14 +75,12 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
                 if left is not None:
                     frame = frame.head(left)
                     left -= frame.height
-                if predicate is not None:
-                    frame = frame.filter(predicate)
-                yield frame if columns is None else frame.select(columns)
+                yield kept(frame)
                 has_yielded = True
                 if left == 0:
                     break
         if not has_yielded:
-            yield empty if columns is None else empty.select(columns)
+            yield kept(empty)
 
     frame: pl.LazyFrame = register_io_source(read, schema=empty.schema)
     return frame

@@ -120,6 +120,13 @@ def test_a_limit_counts_before_a_later_condition_and_after_an_earlier_one(trips:
     assert lazy.select(pl.len()).collect().item() == 3000
 
 
+def test_a_condition_that_polars_refuses_is_refused_where_there_are_no_rows(trips: SharedTable) -> None:
+    naive = pl.col("started") > dt.datetime(2025, 3, 1)
+    for rows in (trips, trips.where("trip < 0")):
+        with pytest.raises(pl.exceptions.PolarsError, match="could not evaluate"):
+            rows.lazy().filter(naive).collect()
+
+
 def test_pages_of_a_lazy_frame_are_the_whole(trips: SharedTable, types: SharedTable) -> None:
     for table, size in ((trips, 700), (types, 1)):
         lazy, whole = table.lazy(), table.lazy().collect()

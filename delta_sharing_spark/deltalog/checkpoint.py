@@ -322,13 +322,25 @@ def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | 
         columns.append("add.stats")
     elif "stats_parsed" in names:
         parsed = add.field("stats_parsed").type
+        # Bounds of old dates would be those of other days.
+        is_julian = footer.julian("") is not None
         for field in parsed if pa.types.is_struct(parsed) else ():
             prefix = f"add.stats_parsed.{field.name}"
-            if not pa.types.is_struct(field.type) or stats_columns is None:
+            if not pa.types.is_struct(field.type) or (stats_columns is None and not is_julian):
                 columns.append(prefix)
             else:
-                columns += [f"{prefix}.{f.name}" for f in field.type if f.name in set(stats_columns)]
+                known = [f for f in field.type if not (is_julian and _has_calendar(f.type))]
+                columns += [
+                    f"{prefix}.{f.name}" for f in known if stats_columns is None or f.name in set(stats_columns)
+                ]
     return columns
+
+
+def _has_calendar(kind: pa.DataType) -> bool:
+    """Whether dates or timestamps are in a type of statistics."""
+    if pa.types.is_struct(kind):
+        return any(_has_calendar(field.type) for field in kind)
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _is_all_null(footer: Footer, leaf: str) -> bool:

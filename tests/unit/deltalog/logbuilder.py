@@ -187,14 +187,19 @@ def log(*commits: list[dict[str, Any]], **options: Any) -> TimedStore:
     return store
 
 
-def parquet(rows: list[dict[str, Any]], drop: tuple[str, ...] = (), add_type: pa.DataType = ADD) -> bytes:
-    """Checkpoint rows (one action each) as a Parquet file."""
+def parquet(
+    rows: list[dict[str, Any]],
+    drop: tuple[str, ...] = (),
+    add_type: pa.DataType = ADD,
+    pairs: dict[str, str] | None = None,
+) -> bytes:
+    """Checkpoint rows (one action each) as a Parquet file, with some pairs in its footer."""
     types = {"add": add_type, "remove": REMOVE, "metaData": METADATA, "protocol": PROTOCOL, "sidecar": SIDECAR}
     columns = {
         name: pa.array([_maps(row.get(name)) for row in rows], kind) for name, kind in types.items() if name not in drop
     }
     out = io.BytesIO()
-    pq.write_table(pa.table(columns), out, row_group_size=max(1, len(rows) // 2))
+    pq.write_table(pa.table(columns).replace_schema_metadata(pairs), out, row_group_size=max(1, len(rows) // 2))
     return out.getvalue()
 
 

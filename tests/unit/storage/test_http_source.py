@@ -168,6 +168,16 @@ def test_what_passes_is_tried_again_and_resumed(
         assert starts[-1] > 1000, "goes on from the byte it reached"
 
 
+def test_the_unit_of_a_range_is_read_in_any_case(server: Server, session: requests.Session, clock: Clock) -> None:
+    server.faults.append(
+        lambda handler, start, end: handler.answer(
+            206, DATA[start:end], **{"Content-Range": f"Bytes {start}-{end - 1}/{len(DATA)}"}
+        )
+    )
+    assert source(server, session, clock).read(5, 10) == DATA[5:15]
+    assert len(server.asked) == 1
+
+
 def test_retry_after_is_waited_for(server: Server, session: requests.Session, clock: Clock) -> None:
     server.faults.extend([status(429, Retry_After=7), status(503, Retry_After=3)])
     assert source(server, session, clock).read(0, 10) == DATA[:10]

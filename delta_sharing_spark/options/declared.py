@@ -8,6 +8,7 @@ and ``docs/option_texts.py`` documents them. Names are those of the JVM connecto
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -285,7 +286,7 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
             f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile and reads the files; "
             f"leave it out, or give it to the gateway",
         )
-    if "#" in given["path"]:
+    if "#" in re.sub("`[^`]*`", "", given["path"]):
         raise _refused(
             "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
         )

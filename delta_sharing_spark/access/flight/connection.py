@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,8 @@ from delta_sharing_spark.errors import NetworkError, ProfileError, ResponseError
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.schema.types import backquoted
+from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
 
@@ -290,18 +292,23 @@ class FlightCatalog:
 
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share that have tables."""
-        names = (schema for of, schema, _ in self._connection.flights(f"{share}.") if of == share)
-        yield from (Schema(name, share) for name in dict.fromkeys(names))
+        yield from (
+            Schema(name, share) for name in dict.fromkeys(table.schema for table in self.list_all_tables(share))
+        )
 
     def list_tables(self, share: str, schema: str) -> Iterator[Table]:
         """All tables of a schema."""
-        yield from (table for table in self.list_all_tables(share) if table.schema == schema)
+        yield from (table for table in self.list_all_tables(share) if table.schema.lower() == schema.lower())
 
     def list_all_tables(self, share: str) -> Iterator[Table]:
-        """All tables of a share."""
-        for of, schema, name in self._connection.flights(f"{share}."):
-            if of == share:
-                yield Table(name, schema, of)
+        """All tables of a share. Names are compared without case, as servers compare them."""
+        prefix = backquoted(share) if is_odd(share, "share") else share
+        for criteria in (f"{glob.escape(prefix)}.*", ""):  # a gateway compares its criteria with case
+            listed = self._connection.flights(criteria)
+            tables = [Table(name, schema, of) for of, schema, name in listed if of.lower() == share.lower()]
+            if tables:
+                break
+        yield from tables
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it."""

@@ -95,6 +95,22 @@ def test_listings_and_descriptions(client: SharingClient, behind: SharingClient)
         behind.table("sh.sc.none").scan().to_arrow()
 
 
+def test_odd_names_and_names_in_another_case_are_listed_and_read(built: Path) -> None:
+    names = ("`a b`.`c.d`.`t#/x`", "a*[b]?.sc.t", "dot.ted.sc.t")
+    with SharingServer() as server:
+        for name in names:
+            server.add_table(name, built)
+        direct = SharingClient(server.profile())
+        with FlightGateway(direct, GatewaySettings(tokens=(TOKEN,))) as gateway:
+            behind = SharingClient.over(gateway.uri, TOKEN)
+            listed = behind.list_all_tables()
+            assert {str(behind.table(one)) for one in listed} == set(names)
+            assert [behind.table(one).count() for one in listed] == [90] * 3
+            assert [schema.name for schema in behind.list_schemas("A B")] == ["c.d"]
+            assert [table.name for table in behind.list_tables("DOT.ted.SC")] == ["t"]
+        assert not server.failures
+
+
 def test_expired_tickets_are_renewed_while_they_are_read(client: SharingClient) -> None:
     settings = GatewaySettings(tokens=(TOKEN,), ticket_seconds=0.0)
     with FlightGateway(client, settings) as gateway:

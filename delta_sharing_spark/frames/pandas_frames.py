@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.types as pt
 
-from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.errors import ConfigError, ConversionError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.schema.arrow import with_other_values
@@ -75,7 +75,7 @@ def to_pandas(
         for field, dtype in zip(rows.schema, empty.dtypes, strict=True)
     ]
     read = _add_all(rows, columns, table)
-    values = {name: column.series() for name, column in zip(empty.columns, columns, strict=True)}
+    values = {name: _series(name, column, table) for name, column in zip(empty.columns, columns, strict=True)}
     return pd.DataFrame(values, index=pd.RangeIndex(read), columns=empty.columns, copy=False)
 
 
@@ -133,9 +133,22 @@ def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: s
     for i, column in columns:
         try:
             column.add(batch.column(i))
-        except (ValueError, OverflowError):  # Arrow's, which name nothing
+        except (ValueError, OverflowError) as refused:
             refuse_far_moments(batch.select([i]), table, _FAR)
-            raise
+            raise _refused(batch.schema.names[i], table, refused) from None
+
+
+def _series(name: str, column: _Column, table: str) -> pd.Series | npt.NDArray[Any]:
+    try:
+        return column.series()
+    except (ValueError, OverflowError) as refused:
+        raise _refused(name, table, refused) from None
+
+
+def _refused(name: str, table: str, refused: Exception) -> ConversionError:
+    """Arrow's own error names neither table nor column."""
+    why = f"pandas cannot hold its values so: {refused}; change the arguments of to_pandas(), or take to_arrow()"
+    return ConversionError(f"table {table}, column {name}: {why}", column=name)
 
 
 def _mapper_of(backend: str | None) -> Callable[[pa.DataType], Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import io
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +23,9 @@ from delta_sharing_spark import (
     load_table_changes_as_pandas,
     scan_share,
 )
-from delta_sharing_spark.errors import ConfigError, OptionError
+from delta_sharing_spark.errors import ConfigError, ConversionError, OptionError
 from delta_sharing_spark.frames import pandas_frames
+from delta_sharing_spark.frames.export import write_batches
 from delta_sharing_spark.frames.pandas_frames import DecimalObjects, to_pandas
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
@@ -197,8 +199,24 @@ def test_a_batch_that_cannot_be_converted_fails_wherever_it_comes(monkeypatch: p
 
     monkeypatch.setattr(pandas_frames._Numbers, "add", fail_at_the_last)
     table = pa.table({"n": range(31), "s": [[1]] * 31})
-    with pytest.raises(OverflowError, match="as the test wants"):
-        to_pandas(table.to_reader(10))
+    with pytest.raises(ConversionError, match=r"table s\.d\.t, column n: .* as the test wants"):
+        to_pandas(table.to_reader(10), table="s.d.t")
+
+
+def test_what_an_option_of_pyarrow_cannot_convert_is_told_by_table_and_column() -> None:
+    far = pa.table({"n": [1], "t": pa.array([2**55], pa.timestamp("us", "UTC"))})
+    with pytest.raises(ConversionError, match=r"table s\.d\.t, column t: .* out of bounds .* to_arrow"):
+        to_pandas(far.to_reader(), table="s.d.t", coerce_temporal_nanoseconds=True)
+
+
+def test_a_struct_without_fields_is_written_as_text_alone() -> None:
+    rows = pa.table({"n": [1, 2], "s": pa.array([{}, None], pa.struct([]))})
+    for format, text in (("csv", b'"n","s"\n1,"{}"\n2,\n'), ("json", b'{"n": 1, "s": {}}\n{"n": 2, "s": null}\n')):
+        out = io.BytesIO()
+        assert write_batches(rows.to_reader(), out, format) == 2
+        assert out.getvalue() == text
+    with pytest.raises(ConversionError, match=r"table s\.d\.t: .*'s'.*--columns"):
+        write_batches(rows.to_reader(), io.BytesIO(), "parquet", "s.d.t")
 
 
 def test_nullable_integers_stay_exact(server: SharingServer) -> None:

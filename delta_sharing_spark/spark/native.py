@@ -315,6 +315,8 @@ def gateway_of(reach: Reach) -> Gateway:
     with _gateways_lock:
         gateway = _gateways.get(name)
         if gateway is None or gateway.is_closed:
+            if gateway is not None:
+                gateway.wait_until_ended()
             gateway = Gateway() if context is None else _cluster_gateway(context)
             _gateways[name] = gateway
         return gateway

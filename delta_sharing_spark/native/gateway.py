@@ -44,6 +44,8 @@ _CONNECTIONS = 512
 _ERRORS_KEPT = 64
 #: Seconds: a connection may idle, or take a send; between two looks at whether the sessions still live.
 _STALLED, _WATCH = 600.0, 1.0
+#: Seconds for the threads of a closed gateway to stop; for all of it to end.
+_STOPPING, _ENDING = 5.0, 15.0
 #: Bytes before a footer that a reader may ask for with it.
 _PADDING = 1 << 20
 _READ_ONLY = "the native lane's gateway is read-only, and tells and gives files alone"
@@ -99,7 +101,7 @@ class Gateway:
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         #: Threads that serve connections, and those of them that wait for one.
         self._workers = self._waiting = 0
-        self._closing = threading.Event()
+        self._closing, self._ended = threading.Event(), threading.Event()
         self._started = int(time.time() * 1000)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=256)
@@ -257,7 +259,7 @@ class Gateway:
             with suppress(OSError):
                 socket.create_connection((self.host, self.port), timeout=_WATCH).close()
         # Wait for the accepting threads before the socket is closed: they could accept on a descriptor that is used again.
-        patience = time.monotonic() + 5
+        patience = time.monotonic() + _STOPPING
         while self._waiting and time.monotonic() < patience:
             time.sleep(0.001)
         self._listener.close()
@@ -267,6 +269,11 @@ class Gateway:
         for reader, _ in plans.values():
             reader.close()
         self._budget.close()
+        self._ended.set()
+
+    def wait_until_ended(self) -> None:
+        """Wait until a closed one has let go of its port, which another one may be told to bind."""
+        self._ended.wait(_ENDING)
 
     def _watch(self) -> None:
         while not self._closing.wait(_WATCH):

@@ -299,8 +299,12 @@ def _read(path: str, what: str, advice: str) -> str:
 
 def with_directory(source: str) -> str:
     """A profile's path with the directory of this process, where it is a relative one; anything else stays as it is."""
-    local = None if source.lstrip().startswith("{") else _local(source)
-    return source if local is None or local.is_absolute() else os.path.abspath(local)
+    text = source.strip()
+    if text.startswith(("{", "~", "/")) or ":" in text.partition("/")[0]:
+        return source  # the JSON itself, a whole path or a URL
+    with suppress(FileNotFoundError):  # the working directory is gone
+        return os.path.abspath(text)
+    return source
 
 
 def _meant(path: str) -> str:

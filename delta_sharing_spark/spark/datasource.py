@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.errors import AddressError, ConfigError
 from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table, table_named
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class DeltaSharingDataSource(DataSource):
         refuse_catalog_table(options)
         refuse_identity_options(options)
         log_inline_secrets(options)
-        self.options: Any = options
+        self.options: Any = _with_directory(options)
         self._scan: ResolvedScan | None = None
         self._loaded_at = time.time_ns() // 1000
 
@@ -46,15 +47,9 @@ class DeltaSharingDataSource(DataSource):
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.types import spark_schema_json
-        from delta_sharing_spark.sharing.address import parse_address
-        from delta_sharing_spark.sharing.profile import with_directory
 
-        path = self.options.get("path", "")
-        with table_named(path):
+        with table_named(self.options.get("path", "")):
             self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
-        address = parse_address(path)
-        if address.profile is not None:  # on Connect a stream's worker runs in another directory than this one
-            self.options = {**self.options, "path": f"{with_directory(address.profile)}#{address.table}"}
         return StructType.fromJson(spark_schema_json(self._scan.output))
 
     @entrance
@@ -92,3 +87,15 @@ class DeltaSharingDataSource(DataSource):
         """Return the options and drop them from this instance, which Spark pickles into every task once a reader was made."""
         options, self.options = dict(self.options), {}
         return options
+
+
+def _with_directory(options: Mapping[str, str]) -> Mapping[str, str]:
+    """The options of a load, whose profile is named by a whole path: on Connect a stream's worker runs in another directory than this one."""
+    from delta_sharing_spark.sharing.address import parse_address
+    from delta_sharing_spark.sharing.profile import with_directory
+
+    with suppress(AddressError):  # is raised where the address is read
+        address = parse_address(options.get("path", ""))
+        if address.profile is not None:
+            return {**options, "path": f"{with_directory(address.profile)}#{address.table}"}
+    return options

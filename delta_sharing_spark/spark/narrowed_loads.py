@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from delta_sharing_spark.access.load import cheapest_column, narrowed
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
+
+FIELD_ID = "parquet.field.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +69,28 @@ def column_paths(table: Struct, needed: Struct) -> list[str]:
 
 def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     """The table's columns, with NULLs in those that are not needed."""
-    if needed == table:
-        return frame
-    types = StructType.fromJson(spark_schema_json(table)).fields
-    return frame.select(*_columns(table, needed, types))
+    return frame if needed == table else frame.select(*reshaped(needed, table))
 
 
-def _columns(table: Struct, needed: Struct, types: Sequence[StructField], above: str = "") -> list[Column]:
+def reshaped(have: Struct, want: Struct, above: str = "") -> list[Column]:
+    """The columns ``want`` of a frame whose columns are ``have``: NULL for what it lacks, and structs of other fields built anew.
+
+    Args:
+        above: The column in which both lie, followed by a point; the frame itself by default.
+    """
     columns = []
-    for have, typed in zip(table.fields, types, strict=True):
-        want = needed.find(have.name)
-        name = above + backquoted(have.name)
-        if want is None:
+    for field, typed in zip(want.fields, StructType.fromJson(spark_schema_json(want)).fields, strict=True):
+        known, name = have.find(field.name), above + backquoted(field.name)
+        column = functions.col(name)
+        if known is None:
             column = functions.lit(None).cast(typed.dataType)
-        elif isinstance(have.type, Struct) and isinstance(want.type, Struct) and want != have:
-            assert isinstance(typed.dataType, StructType)
-            inner = _columns(have.type, want.type, typed.dataType.fields, f"{name}.")
-            column = functions.when(functions.col(name).isNotNull(), functions.struct(*inner))
-        else:
-            column = functions.col(name)
-        columns.append(column.alias(have.name))
+        elif isinstance(known.type, Struct) and isinstance(field.type, Struct) and known.type != field.type:
+            inner = reshaped(known.type, field.type, f"{name}.")
+            column = functions.when(column.isNotNull(), functions.struct(*inner))
+        elif FIELD_ID not in field.metadata:  # a frame read of Parquet has its columns' metadata but for this
+            columns.append(column)
+            continue
+        columns.append(column.alias(field.name, metadata=typed.metadata))
     return columns
 
 

@@ -29,11 +29,9 @@ from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.schema.types import (
-    Field,
     Primitive,
     Struct,
     backquoted,
-    spark_schema_json,
     with_metadata,
 )
 from delta_sharing_spark.spark.file_index import (
@@ -44,6 +42,7 @@ from delta_sharing_spark.spark.file_index import (
     why_no_index,
 )
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
+from delta_sharing_spark.spark.narrowed_loads import FIELD_ID, reshaped
 from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 from delta_sharing_spark.storage.place import Place
 
@@ -71,7 +70,6 @@ _CLIENT_OPTIONS = {
 }
 #: Dictionaries and Bloom filters tell 0.0 from -0.0, which Spark's comparison does not: rows would be skipped.
 _WITH_FLOATS = {"parquet.filter.dictionary.enabled": "false", "parquet.filter.bloom.enabled": "false"}
-_FIELD_ID = "parquet.field.id"
 #: Names the field of the header that Spark's client of WebHDFS sends with each request; the field's name proves the key.
 _WITH_KEY = {
     "dfs.webhdfs.rest-csrf.enabled": "true",
@@ -178,7 +176,7 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     has_floats = any(name in str(shown.columns) for name in ("float", "double"))
     options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {}), **client_options(gateway)}
     # Without field ids, by which Spark would find columns in sessions so configured.
-    data = with_metadata(shown.columns, lambda key: key != _FIELD_ID)
+    data = with_metadata(shown.columns, lambda key: key != FIELD_ID)
     frame = _rows(index_relation(spark, index, gateway, data, options, note), shown)
     if shown.predicate is not None:
         condition = tree.sql_of(shown.predicate, tree.quote_bytes)
@@ -277,51 +275,17 @@ def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
         return frame
     if frame.columns == [*full.names, shown.deletion_column]:
         return frame.drop(shown.deletion_column)
-    columns = []
-    for field in full.fields:
-        if field.type == Primitive("void"):
-            columns.append(F.expr("cast(null as void)").alias(field.name, metadata=_metadata(field)))
-        else:
-            columns.append(F.col(backquoted(field.name)))
-    return frame.select(*columns)
+    readable = Struct(tuple(field for field in full.fields if field.type != Primitive("void")))
+    return frame.select(*reshaped(readable, full))
 
 
 def _output(frame: DataFrame, shown: LoadColumns) -> DataFrame:
     """The columns of the load, with their metadata."""
     loaded = {field.name: field.type for field in shown.spec.full_schema.fields}
     output = {field.name: field.type for field in shown.output.fields}
-    if list(loaded.items()) == list(output.items()) and not any(_FIELD_ID in f.metadata for f in shown.output.fields):
+    if list(loaded.items()) == list(output.items()) and not any(FIELD_ID in f.metadata for f in shown.output.fields):
         return frame
-    return frame.select(*(_narrowed(field, shown) for field in shown.output.fields))
-
-
-def _narrowed(field: Field, shown: LoadColumns) -> Any:
-    """A column of the output; a struct is built anew if ``where`` needs more of its fields than the output has."""
-    have = shown.spec.full_schema.find(field.name)
-    assert have is not None
-    column = F.col(backquoted(field.name))
-    if have.type == field.type:
-        if _FIELD_ID in field.metadata:
-            return column.alias(field.name, metadata=_metadata(field))
-        return column
-    return _struct(column, have.type, field.type).alias(field.name, metadata=_metadata(field))
-
-
-def _struct(column: Any, have: Any, want: Any) -> Any:
-    if not isinstance(want, Struct) or have == want:
-        return column
-    fields = []
-    for inner in want.fields:
-        known = have.find(inner.name)
-        part = _struct(column.getField(inner.name), known.type, inner.type)
-        fields.append(part.alias(inner.name, metadata=_metadata(inner)))
-    return F.when(column.isNotNull(), F.struct(*fields))
-
-
-def _metadata(field: Field) -> dict[str, Any]:
-    described = spark_schema_json(Struct((field,)))["fields"][0]["metadata"]
-    assert isinstance(described, dict)
-    return described
+    return frame.select(*reshaped(shown.spec.full_schema, shown.output))
 
 
 def end_of(spark: SparkSession) -> Callable[[], bool]:
@@ -351,6 +315,8 @@ def gateway_of(reach: Reach) -> Gateway:
     with _gateways_lock:
         gateway = _gateways.get(name)
         if gateway is None or gateway.is_closed:
+            if gateway is not None:
+                gateway.wait_until_ended()
             gateway = Gateway() if context is None else _cluster_gateway(context)
             _gateways[name] = gateway
         return gateway

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from delta_sharing_spark.scan.plan import Split
 
 _ZONE = "spark.sql.session.timeZone"
+#: The local property that Spark gives the tasks of each SQL query.
+_EXECUTION = "spark.sql.execution.id"
 _NAME = re.compile(r"spark\.(?:sql\.)?delta\.sharing\.[\w.]+")
 #: What leads data through a proxy.
 _PROXY = ("spark.delta.sharing.network.proxyHost", "spark.delta.sharing.network.proxyPort")
@@ -130,7 +132,8 @@ def _in_zone(split: Split) -> Split:
     if zone is None:
         raise ConfigError(
             f"{spec.table}: timestamps among its partition values may name no time zone, and Spark does not tell this task the "
-            f"session's; set {_ZONE}, or the option timeZone"
+            f"session's (it tells none to df.rdd, foreach, foreachPartition and toJSON); call delta_sharing_spark.register(spark) before "
+            f"the load, or set the option timeZone"
         )
     return replace(split, spec=replace(spec, time_zone=zone))
 
@@ -142,6 +145,8 @@ def _zone_of_task() -> str | None:
     zone = None if context is None else context.getLocalProperty(_ZONE)
     if zone is not None:
         return str(zone)
+    if context is None or context.getLocalProperty(_EXECUTION) is None:
+        return None  # outside a query of SQL, as in df.rdd, Spark tells the zone of the JVM whatever the session's is
     # A session that sets no zone has its JVM's, which Spark hands to the worker's main function alone.
     frame: Any = sys._getframe()
     while frame is not None:

@@ -148,6 +148,10 @@ def test_partition_values_without_a_zone_are_in_the_sessions(
     for name, frame in frames.items():
         rows = sorted((row.id, row.at) for row in frame.selectExpr("id", "CAST(at AS STRING) AS at").collect())
         assert rows == [(1, "2026-03-08 12:00:00"), (2, None)], name
+    texts = frames["registered"].selectExpr("id", "CAST(at AS STRING) AS at").rdd.map(tuple).collect()
+    assert sorted(texts) == [(1, "2026-03-08 12:00:00"), (2, None)]
+    with pytest.raises(Exception, match=r"tells none to df\.rdd.*register\(spark\) before the load"):
+        frames["alone"].rdd.collect()
     at = table.scan(where="id = 1").to_arrow()["at"][0].value
     assert at == spark.sql("SELECT unix_micros(CAST('2026-03-08 12:00:00' AS TIMESTAMP)) AS m").first().m
 

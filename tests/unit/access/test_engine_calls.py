@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +14,12 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from delta_sharing_spark.errors import SchemaError
+from delta_sharing_spark.errors import ConfigError, SchemaError
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -173,3 +177,39 @@ def test_released_sparks_see_a_reader_as_before(made: Any) -> None:
     engine.reader.pushLimit(3)
     engine.reader.pruneColumns(StructType([]))
     assert vars(pickle.loads(pickle.dumps(engine.reader))) == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "at"),
+    [
+        ({"spark.sql.execution.id": "7", "spark.sql.session.timeZone": "Asia/Kathmandu"}, "06:15"),
+        ({"spark.sql.session.timeZone": "Asia/Kathmandu"}, "06:15"),
+        ({}, None),
+    ],
+    ids=["query", "stream", "df.rdd"],
+)
+def test_a_task_that_is_not_told_the_sessions_zone_refuses_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, str], at: str | None
+) -> None:
+    """Tasks of df.rdd are told nothing of the session, and a zone that is the JVM's."""
+    utc = datetime.timezone.utc
+    table = DeltaTableBuilder(
+        tmp_path / "p", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))]), ["at"]
+    )
+    table.append([{"id": 1, "at": datetime.datetime(2026, 3, 8, 12, tzinfo=utc)}])
+    monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=told.get))
+    with SharingServer({"s.d.p": table.path}) as server:
+        engine = Engine(f"{server.write_profile(tmp_path / 'p.share')}#s.d.p")
+        runner_conf = {"spark.sql.session.timeZone": "Asia/Tokyo"}  # as the worker's main function has it
+        read = {"runner_conf": runner_conf, "rows": engine.rows}
+        run = compile("def main(runner_conf, rows):\n    return rows()\n", "pyspark/worker.py", "exec")
+        worker: dict[str, Any] = {}
+        exec(run, worker)
+        if at is None:
+            with pytest.raises(
+                ConfigError, match=r"s\.d\.p: .*tells none to df\.rdd.*register\(spark\) before the load"
+            ):
+                worker["main"](**read)
+        else:
+            (row,) = worker["main"](**read)
+            assert row["at"].astimezone(utc).strftime("%H:%M") == at

@@ -29,7 +29,7 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct, backquoted
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +91,7 @@ def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) ->
     narrowed = load
     if columns is not None:
         names = columns or [min(load.schema.fields, key=lambda f: len(str(f.type))).name]
-        narrowed = narrowed.select(*map(backquoted, names))
+        narrowed = narrowed.narrowed_to(names)
     if predicate is not None and not load.limited:
         where = where_of(predicate, load.resolved().columns)
         narrowed = narrowed if where is None else narrowed.filter(where)

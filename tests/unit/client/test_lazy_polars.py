@@ -145,6 +145,27 @@ def test_a_lazy_frame_and_a_count_are_of_the_table_that_they_were_made_of(tmp_pa
                         read()
 
 
+def test_a_lazy_frame_of_chosen_columns_is_queried(tmp_path: Path) -> None:
+    types = {
+        "i": "long",
+        "a.b": "long",
+        "n": Struct((Field("q", Primitive("long")), Field("r", Primitive("long")))),
+        "o": "long",
+    }
+    schema = Struct(tuple(Field(k, Primitive(v) if isinstance(v, str) else v) for k, v in types.items()))
+    table = DeltaTableBuilder(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    table.append([{"i": 1, "a.b": 2, "n": {"q": 3, "r": 4}, "o": 5}])
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path)
+        scan = SharingClient(server.profile()).table("sh.sc.t").scan(columns=["I", "a.b", "n.r"])
+        lazy, whole = scan.lazy(), scan.to_polars()
+        assert whole.rows() == [(1, 2, {"r": 4})]
+        for names in (["i"], ["a.b"], ["n"], ["n", "i"]):
+            assert lazy.select(names).collect().equals(whole.select(names))
+        assert lazy.filter(pl.col("i") == 1).select("n").collect().equals(whole.select("n"))
+        assert scan.select("`i`").to_arrow().column_names == ["i"]
+
+
 def test_a_condition_that_polars_refuses_is_refused_where_there_are_no_rows(trips: SharedTable) -> None:
     naive = pl.col("started") > dt.datetime(2025, 3, 1)
     for rows in (trips, trips.where("trip < 0")):

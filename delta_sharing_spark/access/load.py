@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.asking import transport_of
 from delta_sharing_spark.access.contract import ResolvedScan
-from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
@@ -276,6 +276,15 @@ class Load:
                 resolved = replace(resolved, pushed=condition_of_hints(self.hints, resolved.columns))
             self._resolved = opener, resolved
         return self._resolved
+
+    def narrows(self, earlier: Self) -> Self:
+        """This load, over the table as an earlier one found it; what it has found itself is given up.
+
+        It is of the version that the earlier one is of, and is refused where that one is because the table has changed.
+        """
+        opener, scan = earlier.opened()
+        self._resolved = opener, resolved_anew(scan, self._parse(active_zone()))
+        return self
 
     @property
     def schema(self) -> Struct:

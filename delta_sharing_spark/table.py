@@ -145,7 +145,7 @@ class Scan(Load, RowSource):
             return planned.exact_rows
         shape = self.resolved().shape
         cheapest = cheapest_column(shape.schema, shape.partition_columns)
-        narrow = self if cheapest is None else self._with("columns", quoted_column(cheapest))
+        narrow = self if cheapest is None else self._with("columns", quoted_column(cheapest)).narrows(self)
         return sum(batch.num_rows for batch in narrow._batches(WORKERS))
 
     def _batches(self, workers: int) -> Iterator[pa.RecordBatch]:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.asking import transport_of
 from delta_sharing_spark.access.contract import ResolvedScan
-from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
 from delta_sharing_spark.options.values import count, option_text, quoted_column
-from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.schema.types import Struct, backquoted
+from delta_sharing_spark.sharing.address import TableName, unquoted
 from delta_sharing_spark.sharing.identity import Identity, identity_of
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
@@ -277,6 +277,15 @@ class Load:
             self._resolved = opener, resolved
         return self._resolved
 
+    def narrows(self, earlier: Self) -> Self:
+        """This load, over the table as an earlier one found it; what it has found itself is given up.
+
+        It is of the version that the earlier one is of, and is refused where that one is because the table has changed.
+        """
+        opener, scan = earlier.opened()
+        self._resolved = opener, resolved_anew(scan, self._parse(active_zone()))
+        return self
+
     @property
     def schema(self) -> Struct:
         """The columns of the result."""
@@ -316,12 +325,21 @@ class Load:
         before = self._parsed().columns
         if before is not None:
             kept = {name.lower() for name in before}
-            for column in names:
+            for column in map(unquoted, names):
                 if not {column.lower(), column.lower().partition(".")[0]} & kept:
                     raise OptionError(
                         f"this scan has no column {column!r}, it was left out before: {', '.join(before)}"
                     )
         return self._with("columns", ",".join(quoted_column(name) for name in names))
+
+    def narrowed_to(self, names: Sequence[str]) -> Self:
+        """The same scan with those of its columns that have these names; of a struct the fields stay that it was narrowed to."""
+        before = self._parsed().columns
+        if before is None:
+            return self.select([backquoted(name) for name in names])
+        own = sorted(self.schema.names, key=len, reverse=True)
+        of = {c: next(name for name in own if f"{c}.".lower().startswith(f"{name}.".lower())) for c in before}
+        return self.select([column for name in names for column in before if of[column] == name])
 
     def filter(self, condition: str) -> Self:
         """The same scan with only the rows that also fulfil a SQL condition.

@@ -349,6 +349,12 @@ def resolve_opened(opener: TableOpener) -> ResolvedScan:
     return _build(opener.negotiated, state)
 
 
+def resolved_anew(scan: ResolvedScan, options: ReadOptions) -> ResolvedScan:
+    """The table as it was resolved, at the same version, with the columns and the condition of other options."""
+    again = _build(replace(scan, options=options), TableState(scan.version, scan.shape))
+    return replace(again, pushed=scan.pushed)
+
+
 def _state_of(table: OpenTable, options: ReadOptions) -> TableState:
     """The table at the version asked for.
 

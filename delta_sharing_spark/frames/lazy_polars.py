@@ -29,7 +29,7 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct, backquoted
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,15 +86,16 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     return frame
 
 
-def _narrowed(scan: _L, columns: list[str] | None, predicate: pl.Expr | None) -> _L:
-    """The load that reads what the query needs, and perhaps more rows."""
+def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) -> _L:
+    """The load that reads what the query needs, and perhaps more rows, of the table that the frame was made of."""
+    narrowed = load
     if columns is not None:
-        names = columns or [min(scan.schema.fields, key=lambda f: len(str(f.type))).name]
-        scan = scan.select(*map(backquoted, names))
-    if predicate is None or scan.limited:
-        return scan
-    where = where_of(predicate, scan.resolved().columns)
-    return scan if where is None else scan.filter(where)
+        names = columns or [min(load.schema.fields, key=lambda f: len(str(f.type))).name]
+        narrowed = narrowed.narrowed_to(names)
+    if predicate is not None and not load.limited:
+        where = where_of(predicate, load.resolved().columns)
+        narrowed = narrowed if where is None else narrowed.filter(where)
+    return load if narrowed is load else narrowed.narrows(load)
 
 
 def where_of(predicate: pl.Expr, schema: Struct) -> str | None:

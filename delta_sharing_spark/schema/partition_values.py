@@ -85,7 +85,7 @@ def partition_scalar(
         return pa.scalar(value, type=target)
     except (ValueError, OverflowError, ArithmeticError, pa.ArrowInvalid) as error:
         raise CorruptFileError(
-            f"file {file}: the partition value {text!r} of column {column!r} is not a {data_type} ({error}); "
+            f"file {file}: the partition value {text!r} of column {column!r} is no {data_type} ({error}); "
             f"ask the provider to check the table's log",
             file=file,
             column=column,

@@ -30,6 +30,7 @@ from delta_sharing_spark.access.contract import (
     TableState,
     VersionFiles,
     VersionListing,
+    check_same,
 )
 from delta_sharing_spark.access.flight.connection import (
     DESCRIBE,
@@ -205,11 +206,14 @@ class FlightTable(OpenTable):
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; an endpoint is a file of the listing."""
         options = scan.options
+        as_of = AsOf(options.version_as_of, options.timestamp_as_of)
         planned = self._connection.flight(
-            {**self._rows_of(scan), "limit": options.limit, **_as_of(options.version_as_of, options.timestamp_as_of)}
+            {**self._rows_of(scan), "limit": options.limit, **_as_of(as_of.version, as_of.moment)}
         )
         files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
         version = self._connection.version_in(self._table, planned.about)
+        if version != scan.version:  # the gateway's rows go by names, which may be those of other columns by now
+            check_same(scan.shape, self.describe(as_of).shape, self._table)
         return FileListing(files, self._access(planned), version, len(files), rows=planned.rows)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:

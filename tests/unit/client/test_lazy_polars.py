@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.frames.lazy_polars import where_of
-from delta_sharing_spark.schema.types import Field, Struct, parse_type
+from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_type
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 pl = pytest.importorskip("polars")
 UTC = dt.timezone.utc
@@ -118,6 +120,50 @@ def test_a_limit_counts_before_a_later_condition_and_after_an_earlier_one(trips:
     assert lazy.slice(10, 5).collect().height == 5
     assert lazy.tail(4).collect().height == 4
     assert lazy.select(pl.len()).collect().item() == 3000
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_lazy_frame_and_a_count_are_of_the_table_that_they_were_made_of(tmp_path: Path, mode: str) -> None:
+    """Two columns exchange their names: a query that named one of them read the other one's values."""
+    schema = Struct((Field("a", Primitive("string")), Field("b", Primitive("string"))))
+    table = DeltaTableBuilder(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    table.append([{"a": "x", "b": "y"}])
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+        shared = SharingClient(server.profile(), accessMode=mode).table("sh.sc.t")
+        lazy, scan = shared.lazy(), shared.where("a = 'x'")
+        queries = (lazy, lazy.select("a"), lazy.filter(pl.col("a") == "x"))
+        assert [query.collect().height for query in queries] == [scan.count()] * 3
+        table.rename_column("a", "c").rename_column("b", "a").rename_column("c", "b")
+        for query in queries:
+            if mode == "dir":  # which reads the version that the frame was made of
+                assert query.collect()["a"].to_list() == ["x"]
+                assert scan.count() == 1
+            else:
+                for read in (query.collect, scan.count):
+                    with pytest.raises(Exception, match=r"sh\.sc\.t has changed since it was loaded"):
+                        read()
+
+
+def test_a_lazy_frame_of_chosen_columns_is_queried(tmp_path: Path) -> None:
+    types = {
+        "i": "long",
+        "a.b": "long",
+        "n": Struct((Field("q", Primitive("long")), Field("r", Primitive("long")))),
+        "o": "long",
+    }
+    schema = Struct(tuple(Field(k, Primitive(v) if isinstance(v, str) else v) for k, v in types.items()))
+    table = DeltaTableBuilder(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    table.append([{"i": 1, "a.b": 2, "n": {"q": 3, "r": 4}, "o": 5}])
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path)
+        scan = SharingClient(server.profile()).table("sh.sc.t").scan(columns=["I", "a.b", "n.r"])
+        lazy, whole = scan.lazy(), scan.to_polars()
+        assert whole.rows() == [(1, 2, {"r": 4})]
+        for names in (["i"], ["a.b"], ["n"], ["n", "i"]):
+            assert lazy.select(names).collect().equals(whole.select(names))
+        assert lazy.filter(pl.col("i") == 1).select("n").collect().equals(whole.select("n"))
+        assert scan.select("`i`").to_arrow().column_names == ["i"]
 
 
 def test_a_condition_that_polars_refuses_is_refused_where_there_are_no_rows(trips: SharedTable) -> None:

@@ -26,6 +26,7 @@ from delta_sharing_spark.errors import (
     OptionError,
     ProfileError,
     ResponseError,
+    TableChangedError,
     UnauthenticatedError,
 )
 from delta_sharing_spark.flight.gateway import FlightGateway
@@ -33,6 +34,7 @@ from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 
 @pytest.fixture
@@ -109,6 +111,28 @@ def test_odd_names_and_names_in_another_case_are_listed_and_read(built: Path) ->
             assert [schema.name for schema in behind.list_schemas("A B")] == ["c.d"]
             assert [table.name for table in behind.list_tables("DOT.ted.SC")] == ["t"]
         assert not server.failures
+
+
+@pytest.mark.parametrize("change", ["exchanged", "widened", "replaced"])
+def test_a_table_that_has_changed_since_it_was_resolved_is_refused(tmp_path: Path, change: str) -> None:
+    schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("b", pa.string())])
+    properties = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
+    table = DeltaTableBuilder(tmp_path / "t", schema, properties=properties).append([{"id": 1, "a": "x", "b": "y"}])
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path)
+        with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,))) as gateway:
+            scan = SharingClient.over(gateway.uri, TOKEN).table("sh.sc.t").scan()
+            assert scan.to_arrow()["a"].to_pylist() == ["x"]
+            table.append([{"id": 2, "a": "more", "b": "y"}])
+            assert scan.count() == 2
+            if change == "exchanged":
+                table.rename_column("a", "c").rename_column("b", "a").rename_column("c", "b")
+            elif change == "widened":
+                table.widen("id", "long")
+            else:
+                server.add_table("sh.sc.t", DeltaTableBuilder(tmp_path / "other", schema).path)
+            with pytest.raises(TableChangedError, match=r"sh\.sc\.t has changed since it was loaded"):
+                scan.to_arrow()
 
 
 def test_expired_tickets_are_renewed_while_they_are_read(client: SharingClient) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
 from spark_loop import Checkpoint, Killed, Rows, Run
 
 from delta_sharing_spark.access.directory.access import TOKENS
@@ -100,19 +99,14 @@ def test_the_beginning_asks_nobody(share: Share, server: SharingServer, table: D
     assert server.count() == 0
 
 
-@pytest.mark.parametrize("schema", [None, StructType([StructField("id", LongType())])], ids=["inferred", "given"])
 def test_a_relative_profile_is_that_of_the_worker_that_loaded(
-    share: Share,
-    table: DeltaTableBuilder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    schema: StructType | None,
+    share: Share, table: DeltaTableBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Spark Connect the worker that makes a source runs in the session's directory, a stream's in the server's."""
+    """On Spark Connect the worker that a load asks for its schema runs in the session's directory, a stream's in the server's."""
     share(table)
     monkeypatch.chdir(tmp_path)
     checkpoint = Checkpoint()
-    run = Run(checkpoint, {"path": "config.share#s.d.t"}, schema=schema)
+    run = Run(checkpoint, {"path": "config.share#s.d.t"})
     monkeypatch.chdir(table.path)
     run.drain()
     assert checkpoint.ids == list(range(4))

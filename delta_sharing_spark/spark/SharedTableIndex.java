@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
@@ -180,7 +181,8 @@ public final class SharedTableIndex implements FileIndex {
                     long size = answer.readLong();
                     int host = answer.readShort();
                     if (isKept) {
-                        String name = String.format("part-%06d-%016x.parquet", new Object[] {Integer.valueOf(number), Long.valueOf(digest)});
+                        Object[] parts = {Integer.valueOf(number), Long.valueOf(digest)};
+                        String name = String.format(Locale.ROOT, "part-%06d-%016x.parquet", parts);
                         FileStatus status = new FileStatus(size, false, 1, 128L << 20, moment, new Path(directory, name));
                         files[file] = host < 0 ? status : new LocatedFileStatus(
                             status, new BlockLocation[] {new BlockLocation(hosts[host], hosts[host], 0, size)});

@@ -331,6 +331,17 @@ def test_a_load_that_comes_as_the_gateway_ends_gets_another(
     assert not given
 
 
+def test_a_machine_whose_digits_are_not_ours(spark: Any, client: SharingClient) -> None:
+    """Java writes numbers in those of the machine's language: files had names that the gateway did not know."""
+    locale = spark._jvm.java.util.Locale
+    before = locale.getDefault()
+    locale.setDefault(locale.forLanguageTag("fa-IR-u-nu-arabext"))
+    try:
+        assert client.table("views.d.cities").to_spark(spark, "native").where("id < 2000").count() == 1800
+    finally:
+        locale.setDefault(before)
+
+
 def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, client: SharingClient) -> None:
     from py4j.protocol import Py4JJavaError
 

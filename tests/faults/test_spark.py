@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import textwrap
@@ -143,13 +142,14 @@ def test_commit_between_plan_and_renewal(spark: Any, server: SharingServer, tmp_
 #: shows and what lies in temporary directories. Each load costs Python workers that import all, so that they are few.
 _JOB = """
     import functools, json, os, shutil, sys, urllib.request
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
-    mode, work, port, loads = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+    mode, work, loads = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     builder = SparkSession.builder
     builder = builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")
     spark = (
         builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", "file://" + work)
-        .config("spark.eventLog.compress", "false").config("spark.ui.port", port).config("spark.log.level", "INFO")
+        .config("spark.eventLog.compress", "false").config("spark.ui.port", "0").config("spark.log.level", "INFO")
         .config("spark.ui.enabled", "true").config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.codegen.wholeStage", "false").config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.local.dir", work + "/local").config("spark.driver.host", "127.0.0.1")
@@ -179,8 +179,9 @@ _JOB = """
             tell(name, lambda: stream(name, address, options))
         elif how == "fails":
             tell(name, lambda: frame(spark.read, address, options).count())
+    ui = SparkContext._active_spark_context.uiWebUrl  # of the Connect server's too, which this process has started
     def page(path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
+        with urllib.request.urlopen(f"{ui}/{path}") as answer:
             return answer.read().decode()
     (application,) = json.loads(page("api/v1/applications"))
     pages = ["jobs/", "stages/", "environment/", "executors/", "SQL/", "metrics/json/"]
@@ -261,8 +262,6 @@ def test_no_secret_shows(
     preloaded = (Path(PRELOADED_WORKERS) / "sitecustomize.py").read_text("utf-8")
     (work / "sitecustomize.py").write_text(_TALKATIVE + preloaded)
     (tmp_path / "job.py").write_text(textwrap.dedent(_JOB))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(work)}
     if session == "connect":  # a port of its own: another Connect server may run beside it
         environment["SPARK_TESTING"] = "1"
@@ -271,7 +270,7 @@ def test_no_secret_shows(
         environment["DELTA_SHARING_BEARER_TOKEN_FILE"] = str(tmp_path / "token")
         environment["DELTA_SHARING_IDENTITY_ENDPOINT"] = server.endpoint
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "job.py"), session, str(work), str(port), json.dumps(loads)],
+        [sys.executable, str(tmp_path / "job.py"), session, str(work), json.dumps(loads)],
         capture_output=True,
         text=True,
         timeout=200,

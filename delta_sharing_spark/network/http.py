@@ -27,12 +27,12 @@ from delta_sharing_spark.network.connections import BreakableAdapter, pause
 from delta_sharing_spark.network.process_cache import ProcessCache
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
+MAX_RENEWALS = 2
 #: What no second try changes: the request itself cannot be made.
 UNSENDABLE = (
     requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
     requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
 )  # fmt: skip
-MAX_RENEWALS = 2
 _LONGEST_NAME = 200
 #: How long the renewal of what still works may be repeated, and until it is tried again after it failed; seconds.
 _EARLY, _PAUSE = 5.0, 30.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from delta_sharing_spark.scan.footer import INT96_BYTES
+from delta_sharing_spark.schema.arrow_bridge import numbers_like
 
 _EPOCH_DAY, _DAY = 2_440_588, 86_400_000_000
 #: Bits of an integer type to the digits of its widest value.
@@ -117,5 +118,4 @@ def _timestamps_of(array: pa.Array, target: pa.DataType) -> pa.Array:
     ].reshape(-1, INT96_BYTES)
     nanos, days = rows[:, :8].copy().view("<i8").ravel(), rows[:, 8:].copy().view("<i4").ravel().astype(np.int64)
     micros = (days - _EPOCH_DAY) * _DAY + nanos // 1000 + ((nanos < 0) & (nanos % 1000 != 0))
-    valid = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(target, len(array), [valid, pa.py_buffer(micros)])
+    return numbers_like(array, micros, target)

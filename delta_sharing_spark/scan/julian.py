@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from delta_sharing_spark.schema.arrow_bridge import numbers_like
 from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Primitive, inner_fields
 
@@ -102,8 +103,7 @@ def _with_old(array: pa.Array, end: int, change: Callable[[npt.NDArray[np.int64]
         return array
     is_old, changed = values < end, values.copy()
     changed[is_old] = change(values[is_old].astype(np.int64))
-    valid = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(array.type, len(array), [valid, pa.py_buffer(changed)])
+    return numbers_like(array, changed, array.type)
 
 
 def julian_of(metadata: Any, reader_zone: str) -> Julian | None:

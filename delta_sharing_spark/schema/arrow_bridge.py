@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,12 @@ def int64s(values: Sequence[int | None]) -> pa.Int64Array:
     numbers = np.fromiter((value or 0 for value in values), np.int64, len(values))
     bits = None if valid.all() else mask(valid).buffers()[1]
     return pa.Array.from_buffers(pa.int64(), len(values), [bits, pa.py_buffer(numbers)])
+
+
+def numbers_like(array: pa.Array, numbers: npt.NDArray[np.integer[Any]], kind: pa.DataType) -> pa.Array:
+    """Numbers as an array of a type of their width, null where another array is."""
+    bits = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(kind, len(array), [bits, pa.py_buffer(numbers)])
 
 
 def scalar(text: str) -> pa.StringScalar:

@@ -280,10 +280,11 @@ class Load:
     def narrows(self, earlier: Self) -> Self:
         """This load, over the table as an earlier one found it; what it has found itself is given up.
 
-        It is of the version that the earlier one is of, and is refused where that one is because the table has changed.
+        It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
+        is that of the earlier one, whatever thread asks: a Spark session is active in some threads only.
         """
         opener, scan = earlier.opened()
-        self._resolved = opener, resolved_anew(scan, self._parse(active_zone()))
+        self._resolved = opener, resolved_anew(scan, self._parse(scan.options.time_zone))
         return self
 
     @property

@@ -113,7 +113,8 @@ class Recipient:
         parsed = parse_options({"path": "a.b.c", **self.options})
         if profile is None and parsed.gateway is not None:
             profile = Profile(parsed.gateway)  # which holds the recipient's own
-        self._source = profile
+        #: What the profile was given as; the environment may name another one by the time that Spark is given it.
+        self._source = os.environ.get(ENVIRONMENT) if profile is None else profile
         self.profile = _profile(profile, identity_of(parsed))
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:
@@ -146,7 +147,7 @@ class Recipient:
     def options_for(self, name: TableName) -> dict[str, str]:
         """The options of a Spark load of a table: its path, and the credentials unless the profile is a path."""
         source = self._path()
-        if source and not source.startswith("{") and not (self._source is not None and only_spark_reads(source)):
+        if source and not source.startswith("{") and not only_spark_reads(source):
             return {**self.options, "path": f"{source}#{name}"}
         inline = _inline(self.profile) if isinstance(self.rest, SharingRest) else {}  # a gateway holds them
         return {**self.options, **inline, "path": str(name)}
@@ -157,8 +158,7 @@ class Recipient:
 
     def _path(self) -> str:
         """The path, or the JSON, that the profile was given as; empty where it was given otherwise."""
-        source = os.environ.get(ENVIRONMENT, "") if self._source is None else self._source
-        return str(source).strip() if isinstance(source, (str, Path)) else ""
+        return str(self._source).strip() if isinstance(self._source, (str, Path)) else ""
 
     def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
         """The options of a load in this process, which narrow those of all loads (``narrowed``)."""
@@ -280,10 +280,11 @@ class Load:
     def narrows(self, earlier: Self) -> Self:
         """This load, over the table as an earlier one found it; what it has found itself is given up.
 
-        It is of the version that the earlier one is of, and is refused where that one is because the table has changed.
+        It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
+        is that of the earlier one, whatever thread asks and whatever the session's is by now.
         """
         opener, scan = earlier.opened()
-        self._resolved = opener, resolved_anew(scan, self._parse(active_zone()))
+        self._resolved = opener, resolved_anew(scan, self._parse(scan.options.time_zone))
         return self
 
     @property
@@ -384,10 +385,17 @@ def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> st
 
 
 def active_zone() -> str | None:
-    """The zone of the Spark session that is active in this thread; None where there is none."""
+    """The zone of the Spark session that is active in this thread, else of the process's default one; None where there is none."""
     pyspark: Any = sys.modules.get("pyspark.sql")
-    session = None if pyspark is None else pyspark.SparkSession.getActiveSession()
-    return None if session is None else str(session.conf.get("spark.sql.session.timeZone"))
+    if pyspark is None:
+        return None
+    try:
+        session = pyspark.SparkSession.active()
+    except RuntimeError as missing:  # PySpark's own is one
+        if "NO_ACTIVE_OR_DEFAULT_SESSION" not in str(missing):
+            raise
+        return None
+    return str(session.conf.get("spark.sql.session.timeZone"))
 
 
 def column_names(columns: object) -> list[str]:

@@ -30,6 +30,8 @@ _SUFFIXES = {
     ".jsonl": "json",
     ".ndjson": "json",
 }
+#: Rows, or bytes in memory, after which a row group of a Parquet file ends.
+_GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
 _Encoder = Callable[[Any], Any]
 
 
@@ -65,11 +67,24 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
     """
     rows = 0
     with _writer(reader.schema, out, format, table) as write:
-        for batch in reader if format == "parquet" else as_text(reader, table):
-            if batch.num_rows:
-                write(batch)
-                rows += batch.num_rows
+        for part in _row_groups(reader) if format == "parquet" else as_text(reader, table):
+            if part.num_rows:
+                write(part)
+                rows += part.num_rows
     return rows
+
+
+def _row_groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The batches of a reader in tables that each become a row group: small files come as batches of a few rows."""
+    batches: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in reader:
+        batches.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield pa.Table.from_batches(batches)
+            batches, rows, size = [], 0, 0
+    yield pa.Table.from_batches(batches, reader.schema)
 
 
 def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
@@ -81,7 +96,7 @@ def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.Record
 
 
 @contextmanager
-def _writer(schema: pa.Schema, out: BinaryIO, format: str, table: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
+def _writer(schema: pa.Schema, out: BinaryIO, format: str, table: str) -> Iterator[Callable[[Any], None]]:
     if format == "parquet":
         import pyarrow.parquet as pq
 
@@ -91,7 +106,7 @@ def _writer(schema: pa.Schema, out: BinaryIO, format: str, table: str) -> Iterat
             why = str(refused).partition(".")[0]
             raise ConversionError(f"table {table}: {why}; --columns leaves it out, and csv and json hold it") from None
         with writer:
-            yield writer.write_batch
+            yield writer.write_table
     elif format == "csv":
         import pyarrow.csv as pc
 

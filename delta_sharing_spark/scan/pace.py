@@ -48,7 +48,8 @@ class Pace:
 
     Over a slow connection several small requests at a time are faster, and a request costs what could have come meanwhile.
     Where the storage is near, a request of 4 MiB takes as much of the processor as its bytes. Threads that update it
-    together may lose a measurement, and no more.
+    together may lose a measurement, and no more. How far a storage is, the soonest of some hundred answers tells: others
+    wait for a busy machine, and more threads would make them wait longer.
 
     Args:
         first_tail: Bytes of the first request for a footer before one was seen, where something tells of them.
@@ -95,7 +96,7 @@ class Pace:
     @property
     def spare(self) -> int:
         """Bytes of a file that may be fetched besides those wanted, however few these are, to save a request: none of a near storage."""
-        return SPARE if self._latency >= _NEAR else 0
+        return SPARE if self._soonest >= _NEAR else 0
 
     @property
     def is_far(self) -> bool:
@@ -112,7 +113,7 @@ class Pace:
 
         With 1, no other thread is worth it; with fewer than ``most``, none for each range of a file.
         """
-        return 1 if 0 < self._latency < _NEAR else min(most, int(self._latency / _BETWEEN) or most)
+        return 1 if 0 < self._soonest < _NEAR else min(most, int(self._soonest / _BETWEEN) or most)
 
     def tail_bytes(self, size: int) -> int:
         """Bytes of the first request for the footer of a file: the largest one seen lately and a quarter."""

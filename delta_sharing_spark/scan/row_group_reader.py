@@ -23,6 +23,7 @@ from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
+from delta_sharing_spark.scan.thrift import I32, STRUCT, read_struct
 from delta_sharing_spark.schema.types import fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -35,6 +36,8 @@ _GUESSED_BYTES, _GUESSED_ROWS, _LEAST_ROWS = 8 << 20, 32768, 64
 #: Of a batch whose rows' width is known, at most: others may turn out wider.
 _MOST_BYTES, _MOST_ROWS = 64 << 20, 131072
 _LEAST_BUFFER, _MOST_BUFFER = 16 << 10, 1 << 20
+#: Bytes of a page's header that are read, and fields of it (parquet.thrift, ``PageHeader`` and ``DictionaryPageHeader``).
+_PAGE_HEADER, _UNCOMPRESSED_SIZE, _DICTIONARY_HEADER, _NUM_VALUES = 128, 2, 7, 1
 #: Bytes of buffers that are held for a batch, from which on it matters that others may share them.
 _MAY_BE_SLICE = 2 << 20
 #: What pyarrow says where the text of a batch, below a list, map or struct, exceeds 2 GiB: fewer rows have less.
@@ -88,6 +91,13 @@ class RowGroup:
             self.fetched.close()
             self.fetched = None
 
+    def read(self, wanted: Range) -> bytes:
+        """Some bytes of the file."""
+        if self.footer.file_bytes is not None:
+            return bytes(self.footer.file_bytes[wanted.start : wanted.end])
+        assert self.fetched is not None
+        return bytes(self.fetched.read(wanted.start, wanted.length))
+
     def open(self) -> pa.NativeFile | RangeFile:
         """The file, as far as it was fetched."""
         if self.footer.file_bytes is not None:
@@ -124,13 +134,14 @@ def read_row_group(
     Raises:
         CorruptFileError: The bytes are not what the footer promises (a page checksum among others); names the file.
     """
-    rows, batch_rows = group.rows, _batch_rows(group, budget, row_bytes)
-    if limit is not None:
-        batch_rows = max(1, min(batch_rows, limit))
+    rows = group.rows
     if not group.leaves:
         for start in range(0, rows, _GUESSED_ROWS):
             yield pa.RecordBatch.from_struct_array(pa.nulls(min(_GUESSED_ROWS, rows - start), pa.struct([])))
         return
+    batch_rows = _batch_rows(group, budget, row_bytes)
+    if limit is not None:
+        batch_rows = max(1, min(batch_rows, limit))
     decoded = 0
     try:
         while batch_rows:
@@ -215,10 +226,31 @@ def _batch_rows(group: RowGroup, budget: int, row_bytes: float) -> int:
     """Rows a batch: as many as take ``budget`` bytes if their width is known, else so few that they hardly take more."""
     metadata = group.footer.metadata.row_group(group.index)
     # A leaf costs at least a few bytes a row decoded, however well it is encoded.
-    width = max(row_bytes, metadata.total_byte_size / max(1, group.rows), 4.0 * len(group.leaves))
+    encoded = metadata.total_byte_size / max(1, group.rows) + _dictionary_bytes(group)
+    width = max(row_bytes, encoded, 4.0 * len(group.leaves))
     if row_bytes:
         return max(_LEAST_ROWS, min(_MOST_ROWS, int(max(_GUESSED_BYTES, min(_MOST_BYTES, budget)) / width)))
     return max(_LEAST_ROWS, min(_GUESSED_ROWS, int(_GUESSED_BYTES / width)))
+
+
+def _dictionary_bytes(group: RowGroup) -> float:
+    """Bytes of a decoded row's texts that stand in dictionaries, once each, as if all were used alike.
+
+    A long text that every row repeats takes hardly more in the file than a short one. What no page's header tells is 0.
+    """
+    row_group, schema, width = group.footer.row_group(group.index), group.footer.metadata.schema, 0.0
+    for leaf in group.leaves:
+        if schema.column(leaf).physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+            continue
+        (chunk,) = group.footer.chunks(group.index, [leaf])
+        with suppress(ValueError):
+            header, _ = read_struct(group.read(Range(chunk.start, min(chunk.end, chunk.start + _PAGE_HEADER))))
+            kind, dictionary = header.get(_DICTIONARY_HEADER, (0, {}))
+            values = dictionary.get(_NUM_VALUES, (0, 0)) if kind == STRUCT else (0, 0)
+            size = header.get(_UNCOMPRESSED_SIZE, (0, 0))
+            if values[0] == size[0] == I32 and values[1] > 0:
+                width += size[1] / values[1] * row_group.column(leaf).num_values / max(1, group.rows)
+    return width
 
 
 def row_group_filter(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import threading
 import time
 import uuid
 from contextlib import suppress
@@ -23,7 +22,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
 )
 from delta_sharing_spark.network.http import NetworkSettings, pause_after_early
-from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import TokenExchange, is_header_text, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile
@@ -56,11 +55,11 @@ _EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _TOKEN_TYPE = "urn:ietf:params:oauth:token-type:"  # noqa: S105  # no secret
 
 
-class _Token:
-    """One token of this process, renewed by one thread at a time."""
+class _Token(AskedByOne):
+    """One token of this process."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        super().__init__()
         self.value: str | None = None
         self.carry_until = 0.0
         self.renew_at = 0.0
@@ -151,10 +150,11 @@ def _current_token(
     """A token that is still valid, and its end by the settings' clock; infinity where nothing tells."""
     profile = _issued_to(profile)
     token = _tokens.get_or_make(profile, _Token)
+    asked = token.asked
     with token.lock:
         now = settings.clock()
         if token.value is None or now >= token.ends_at or refused == f"Bearer {token.value}":
-            _renew(token, profile, settings)
+            token.ask(partial(_renew, token, profile, settings), asked, settings)
         elif now >= (token.carry_until if for_executors else token.renew_at):
             _renew_early(token, profile, settings)
         assert token.value is not None

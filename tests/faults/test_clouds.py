@@ -228,10 +228,40 @@ def test_a_log_is_never_read_up_to_the_end_of_a_credential(
 def test_a_credential_that_had_ended_by_this_machines_clock(
     server: BucketServer, table: DeltaTableBuilder, cloud: str
 ) -> None:
+    """The storage's clock decides, as by URL; only where it refuses the two times are told."""
     server.add_bucket_table("s.d.t", table.path, scheme=cloud)
     server.settings.credential_ttl = -60
-    with pytest.raises(CredentialError, match=r"had expired when it was issued.* check the clock"):
+    assert read(server) == sorted(table.expected()["id"].to_pylist())
+    assert server.count("credentials") == 1
+    server.faults.add("any", STEPS["data"], call=lambda: setattr(server, "_accepted", _Nothing()))
+    with pytest.raises(
+        CredentialError, match=r"also with a new credential .*had ended when it was issued.* check the clock"
+    ):
         read(server)
+
+
+@pytest.mark.parametrize("step", ["listing", "commit", "data"])
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_credential_that_is_not_known_everywhere_yet(
+    server: BucketServer, table: DeltaTableBuilder, waits: Waits, cloud: str, step: str
+) -> None:
+    """It is refused when it is new, and again: the third request comes two seconds later, with the same one."""
+    server.add_bucket_table("s.d.t", table.path, scheme=cloud)
+    is_known = threading.Event()
+
+    class Late(set[str]):
+        def __contains__(self, key: object) -> bool:
+            return is_known.is_set() and super().__contains__(key)
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        is_known.set()
+
+    waits.wait = pause  # type: ignore[method-assign]
+    server.faults.add("any", STEPS[step], call=lambda: setattr(server, "_accepted", Late()))
+    assert read(server) == sorted(table.expected()["id"].to_pylist())
+    assert set(waits) == {2.0}
+    assert server.count("credentials") == 2
 
 
 def test_s3_tells_its_time(server: BucketServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,16 +8,16 @@ renewed: by asking the sharing server again.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid as uuids
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, NetworkError, ServerError
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings, pause_after_early
-from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import due_before, show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of
@@ -45,8 +45,10 @@ _log = logging.getLogger(__name__)
 #: A token is renewed this many seconds before it expires, or when a tenth of its life is left if that is less.
 _MARGIN_SECONDS = 300.0
 _MARGIN_SHARE = 0.1
-#: Seconds that a credential is taken to hold where the server does not tell, against the protocol.
+#: Seconds that a credential is taken to hold where the server does not tell, against the protocol, or tells a time that is over.
 _UNTOLD_SECONDS = 900.0
+#: A credential that is refused at this age, in seconds, may not be known everywhere yet: it is tried again after a pause.
+_YOUNG, _SETTLING = 10.0, 2.0
 #: Tokens kept per process.
 _CACHE_SIZE = 256
 _storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
@@ -71,6 +73,8 @@ class StorageToken:
         expires: Seconds since the epoch, as the server announced it; it may end earlier.
         origin: The sharing server and table it came from, for diagnostics.
         uuid: Names this token in logs and errors.
+        ended: When it had ended by the server's word, where that was before it came: the two clocks differ, and ``expires`` is
+            a guess.
     """
 
     location: Location
@@ -79,6 +83,7 @@ class StorageToken:
     expires: float
     origin: str
     uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
+    ended: float | None = None
 
     def __post_init__(self) -> None:
         if not fits(self.secret, self.location):
@@ -98,6 +103,21 @@ class StorageToken:
         """When to ask for another, in seconds since the epoch."""
         return due_before(self.expires, self.issued, _MARGIN_SECONDS, _MARGIN_SHARE)
 
+    @property
+    def validity(self) -> str:
+        """How long it holds, for errors."""
+        if self.ended is None:
+            return f"valid until {show_seconds(self.expires)}"
+        return (
+            f"which had ended when it was issued: at {show_seconds(self.ended)}, and this machine's clock said "
+            f"{show_seconds(self.issued)}: check the clock of this machine and the sharing server's"
+        )
+
+    def check_end(self) -> None:
+        """Raises CredentialError if it had ended when it came."""
+        if self.ended is not None:
+            raise CredentialError(f"the credential for {self.location} is one {self.validity}")
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StorageToken) and other.uuid == self.uuid
 
@@ -105,9 +125,7 @@ class StorageToken:
         return hash(self.uuid)
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind} token {self.uuid} for {self.location}, until {show_seconds(self.expires)}, from {self.origin}"
-        )
+        return f"{self.kind} token {self.uuid} for {self.location}, {self.validity}, from {self.origin}"
 
 
 def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str, now: float) -> StorageToken:
@@ -121,7 +139,7 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
 
     Raises:
         CredentialError: Not exactly one kind, a kind that does not fit the scheme, an empty field, a location that
-            does not cover the one asked for, or an expiry in the past.
+            does not cover the one asked for.
     """
     secret = _only_secret(credentials, requested)
     # A missing location means the one asked for: answers for volumes, models and skills have none.
@@ -130,15 +148,12 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
             f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
-    told = credentials.expiration_time
-    expires = now + _UNTOLD_SECONDS if told is None else told / 1000
-    if expires <= now:
-        raise CredentialError(
-            f"the credential for {requested} had expired when it was issued: at {show_seconds(expires)}, and this "
-            f"machine's clock says {show_seconds(now)}; check the clock of this machine and the sharing server's"
-        )
+    told = None if credentials.expiration_time is None else credentials.expiration_time / 1000
+    # Of clocks that differ the storage's counts, as for URLs.
+    ended = told if told is not None and told <= now else None
+    expires = now + _UNTOLD_SECONDS if told is None or ended is not None else told
     # Held to what was asked for, even where the server grants more.
-    return StorageToken(requested, secret, now, expires, origin)
+    return StorageToken(requested, secret, now, expires, origin, ended=ended)
 
 
 def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
@@ -164,7 +179,14 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
 
 
 class Issuer(Protocol):
-    """Issues tokens. Hashable and picklable: it is part of what executors are sent."""
+    """Issues tokens. Hashable and picklable: it is part of what executors are sent.
+
+    Attributes:
+        settings: How long it asks.
+    """
+
+    @property
+    def settings(self) -> NetworkSettings: ...
 
     def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """A new token for a location.
@@ -199,11 +221,11 @@ class SharingIssuer:
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.table}", now=time.time())
 
 
-class _CacheEntry:
-    """The token of one issuer and location, and when to ask for another; the lock lets one thread at a time ask for it."""
+class _CacheEntry(AskedByOne):
+    """The token of one issuer and location, and when to ask for another."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        super().__init__()
         self.keep(None)
 
     def keep(self, token: StorageToken | None) -> None:
@@ -232,26 +254,26 @@ class TokenCache:
             CredentialError, ServerError, NetworkError: The issuer gives no token.
         """
         kept = self._kept.get_or_make((issuer, location), _CacheEntry)
+        asked = kept.asked
         with kept.lock:
             token = kept.token if kept.token != refused else None
             if token is not None and self._clock() < kept.renew_at:
                 return token
             left = 0.0 if token is None else token.expires - self._clock()
-            try:
-                kept.keep(issuer.issue_token(location, left if left > 0 else None))
-            except BaseException as error:
-                if kept.token is None:
-                    self._kept.forget((issuer, location))
-                is_answer = isinstance(error, (ServerError, NetworkError, CredentialError))
-                if token is None or not is_answer or left <= 0:
-                    raise
-                # It works for a while yet; the storage's refusal is the last word.
-                kept.renew_at = min(token.expires, self._clock() + pause_after_early(left))
-                _log.warning("no other token than %s was given yet, which is used meanwhile: %s", token, error)
-                return token
-            assert kept.token is not None
-            _log.info("obtained %s", kept.token)
-            return kept.token
+            if token is None or left <= 0:
+                fresh = kept.ask(partial(issuer.issue_token, location), asked, issuer.settings)
+            else:
+                try:
+                    fresh = issuer.issue_token(location, left)
+                    fresh.check_end()
+                except (ServerError, NetworkError, CredentialError) as error:
+                    # It works for a while yet; the storage's refusal is the last word.
+                    kept.renew_at = min(token.expires, self._clock() + pause_after_early(left))
+                    _log.warning("no other token than %s was given yet, which is used meanwhile: %s", token, error)
+                    return token
+            kept.keep(fresh)
+            _log.info("obtained %s", fresh)
+            return fresh
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
@@ -382,6 +404,9 @@ class DirectoryLease:
         issuer = self._access.issuer
         if issuer is None or refusals > MAX_RENEWALS:
             raise self._final(storage, location, name, refusal)
+        if refusals > 1 and time.time() < self._token.issued + _YOUNG:
+            self._access.settings.sleep(_SETTLING)
+            return
         _log.info("the storage refused %s with the token %s (%s); renewing it", name, storage.credential, refusal)
         if self._token.uuid == storage.credential:
             self._token = self._renewed(issuer, self._token, f"was refused ({reason_of(refusal)})")
@@ -428,13 +453,13 @@ class DirectoryLease:
             )
         if access.issuer is None:
             return CredentialError(
-                f"the storage refused {name} of {access.table} ({reason_of(refusal)}; token {token.uuid}, announced as valid "
-                f"until {show_seconds(token.expires)}), and {_NOT_CARRIED}",
+                f"the storage refused {name} of {access.table} ({reason_of(refusal)}; token {token.uuid}, "
+                f"{token.validity}), and {_NOT_CARRIED}",
                 file=name,
             )
         return CredentialError(
             f"the storage refused {name} of {access.table}, also with a new credential ({reason_of(refusal)}; token "
-            f"{token.uuid}, valid until {show_seconds(token.expires)}); reload the table, and ask the provider whether the "
+            f"{token.uuid}, {token.validity}); reload the table, and ask the provider whether the "
             f"credential covers {token.location} if it goes on",
             file=name,
         )

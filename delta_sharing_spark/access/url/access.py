@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.url.signed_urls import FreshFile, UrlPage, earliest, renew_at, url_end
@@ -30,7 +31,7 @@ from delta_sharing_spark.errors import (
     TableChangedError,
 )
 from delta_sharing_spark.network.http import NetworkSettings, data_session, pause_after_early
-from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Struct
@@ -105,20 +106,18 @@ class FreshUrl:
         return self.renew_at is not None and time.time() >= self.renew_at
 
 
-class _Load:
+class _Load(AskedByOne):
     """What this process keeps of one load: the last answer, and the ways of asking that the server refused."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        super().__init__()
         self.pages: list[UrlPage] = []
         self.since = 0.0
         self.earliest: float | None = None
         self.token: str | None = None
         self.refused: set[str] = set()
-        self.asked = 0
-        self.failure: DeltaSharingError | None = None
-        #: Whether that was the failure of a renewal ahead of time; the next one ahead of time comes no sooner than this.
-        self.failed_early, self.early_again = False, 0.0
+        #: After the failure of a renewal ahead of time, the next one ahead of time comes no sooner than this.
+        self.early_again = 0.0
 
     def find(self, file_id: str) -> FreshFile | None:
         """A file of the last answer."""
@@ -178,11 +177,9 @@ def fresh_url(
             return known
         held = known or (None if is_refused else stale)
         left = 0.0 if held is None or held.ends is None else held.ends - time.time()
-        try:
-            _ask_once(context, load, task, files, reason, asked, left)
-        except (ServerError, NetworkError, CredentialError):
-            if held is None or held.ends is None or left <= 0:
-                raise
+        if held is None or held.ends is None or left <= 0:
+            load.ask(partial(_ask, context, load, task, files, reason), asked, context.settings)
+        elif not _ask_early(context, load, task, files, reason, left):
             # It still works for a while; the storage's refusal is the last word.
             return replace(held, renew_at=min(held.ends, load.early_again))
         fresh = load.find(task.id)
@@ -207,39 +204,22 @@ def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: st
     return None if renewed.ends is not None and renewed.is_due() and renewed.ends <= time.time() else renewed
 
 
-def _ask_once(
-    context: RenewalContext,
-    load: _Load,
-    task: FileTask,
-    files: Sequence[FileTask],
-    reason: str,
-    asked: int,
-    left: float,
-) -> None:
-    """Ask the server, or raise what it answered a moment ago; what an early failure had not replaced stays known.
-
-    Args:
-        asked: How often it had been asked when this task began to wait for others.
-        left: Seconds that the task can still read; 0 where it cannot.
-    """
-    failure, is_early = load.failure, left > 0
-    if failure is not None:
-        is_shared = load.asked > asked and (is_early or not load.failed_early)
-        if is_shared or (is_early and load.failed_early and time.time() < load.early_again):
-            raise failure
-    load.asked += 1
+def _ask_early(
+    context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str, left: float
+) -> bool:
+    """Ask while the task can still read for ``left`` seconds. Tells whether the server answered; else what was known stays so."""
+    if time.time() < load.early_again:
+        return False
     before = load.pages, load.since, load.earliest
     try:
-        if is_early:
-            context = replace(context, settings=context.settings.early(left))
-        _ask(context, load, task, files, reason)
+        _ask(replace(context, settings=context.settings.early(left)), load, task, files, reason)
     except DeltaSharingError as error:
-        load.failure, load.failed_early = error, is_early
-        if is_early:
-            load.pages, load.since, load.earliest = before
-            load.early_again = time.time() + pause_after_early(left)
-        raise
-    load.failure = None
+        load.pages, load.since, load.earliest = before
+        if not isinstance(error, (ServerError, NetworkError, CredentialError)):
+            raise
+        load.early_again = time.time() + pause_after_early(left)
+        return False
+    return True
 
 
 def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:

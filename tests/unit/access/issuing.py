@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.directory.access import StorageToken
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 
@@ -24,6 +25,7 @@ class CountingIssuer:
     keys: list[str] = field(default_factory=list)
     accepted: set[str] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
     def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         time.sleep(self.delay)

@@ -317,9 +317,11 @@ def test_the_profile_as_spark_is_given_it(
     with pytest.raises(ProfileError, match="DELTA_SHARING_PROFILE"):
         SharingClient()
     monkeypatch.setenv("DELTA_SHARING_PROFILE", str(path))
-    assert SharingClient().options_for(name)["path"] == f"{path}#sh.sc.t"
+    by_path = SharingClient()
     monkeypatch.setenv("DELTA_SHARING_PROFILE", json.dumps(server.profile()))
     assert SharingClient().options_for(name)["bearerToken"] == server.token
+    assert by_path.options_for(name)["path"] == f"{path}#sh.sc.t"  # not the profile that is the environment's by now
+    assert by_path.is_of(str(path))
 
 
 def test_module_functions(server: SharingServer, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from delta_sharing_spark import (
     scan_share,
 )
 from delta_sharing_spark.errors import ConfigError, ConversionError, OptionError
-from delta_sharing_spark.frames import pandas_frames
+from delta_sharing_spark.frames import export, pandas_frames
 from delta_sharing_spark.frames.export import write_batches
 from delta_sharing_spark.frames.pandas_frames import DecimalObjects, to_pandas
 from delta_sharing_spark.table import SharedTable
@@ -217,6 +218,18 @@ def test_a_struct_without_fields_is_written_as_text_alone() -> None:
         assert out.getvalue() == text
     with pytest.raises(ConversionError, match=r"table s\.d\.t: .*'s'.*--columns"):
         write_batches(rows.to_reader(), io.BytesIO(), "parquet", "s.d.t")
+
+
+def test_a_parquet_file_has_row_groups_of_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of each of 5,000 small files was a row group: 5,000 of them, in a hundred times the bytes and the time."""
+    rows = pa.table({"n": range(1000), "s": ["x"] * 1000})
+    monkeypatch.setattr(export, "_GROUP_ROWS", 300)
+    for size, groups in ((7, [301, 301, 301, 97]), (500, [500, 500]), (150, [300, 300, 300, 100])):
+        out = io.BytesIO()
+        assert write_batches(rows.to_reader(size), out, "parquet") == 1000
+        file = pq.ParquetFile(out)
+        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == groups
+        assert file.read().equals(rows)
 
 
 def test_nullable_integers_stay_exact(server: SharingServer) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access import load
 from delta_sharing_spark.frames.lazy_polars import where_of
+from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_type
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
@@ -143,6 +147,24 @@ def test_a_lazy_frame_and_a_count_are_of_the_table_that_they_were_made_of(tmp_pa
                 for read in (query.collect, scan.count):
                     with pytest.raises(Exception, match=r"sh\.sc\.t has changed since it was loaded"):
                         read()
+
+
+def test_a_lazy_query_and_a_count_are_in_the_zone_that_their_scan_was_resolved_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark session is active in some threads only: a query of some columns, which Polars reads in its own, was in UTC."""
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]))
+    table.append([{"id": i, "ts": dt.datetime(2024, 1, 1, i, tzinfo=dt.timezone.utc)} for i in range(24)])
+    zones = {threading.current_thread(): "America/New_York"}
+    monkeypatch.setattr(load, "active_zone", lambda: zones.get(threading.current_thread()))
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path)
+        scan = SharingClient(server.profile()).table("sh.sc.t").where("ts >= '2024-01-01 10:00:00'")
+        lazy = scan.lazy()
+        assert scan.to_arrow()["id"].to_pylist() == list(range(15, 24))
+        for query in (lazy, lazy.select("id"), lazy.filter(pl.col("id") > 0)):
+            assert query.collect()["id"].to_list() == list(range(15, 24))
+        assert [result.result() for result in begin([scan.count] * 2, 2)] == [9, 9]
 
 
 def test_a_lazy_frame_of_chosen_columns_is_queried(tmp_path: Path) -> None:

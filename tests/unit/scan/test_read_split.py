@@ -23,7 +23,7 @@ from delta_sharing_spark.scan.plan import MAX_SLICES_PER_FILE, MAX_SPLITS, FileS
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.partition_values import partition_keys
-from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
 from support.drawing import drawn, one_of
 
@@ -419,6 +419,30 @@ def test_rows_with_more_text_than_a_batch_of_arrow_holds_are_read_in_smaller_one
     spec = spec_of(NARROW, fetch_ahead=64 << 20 if held else 1)
     assert read(spec, LocalAccess({"f": data}))["i"].to_pylist() == list(range(1000))
     assert asked == [100, 6]
+
+
+@pytest.mark.parametrize("fetch_ahead", [64 << 20, 1])
+@pytest.mark.parametrize("each", [1, 4])
+def test_long_texts_that_rows_repeat_come_in_small_batches(each: int, fetch_ahead: int) -> None:
+    """A dictionary holds them once: the size of the row group tells nothing of what its rows take."""
+    texts = pa.array(["a" * 64_000, "b" * 64_000] * 2_000).dictionary_encode()
+    texts = pa.ListArray.from_arrays(list(range(0, 4_001, each)), texts) if each > 1 else texts
+    data = parquet(pa.table({"t": texts}), row_group_size=4_000)
+    assert len(data) < 64 << 10
+    schema = Struct((Field("t", Array(STRING, True) if each > 1 else STRING),))
+    pool, rows, most = row_group_reader.decoding_pool(), 0, 0
+    before = pool.bytes_allocated()
+    for batch in read_split(
+        Split(
+            0,
+            spec_of(schema, fetch_ahead=fetch_ahead),
+            (FileSlice(FileTask("f", "f", len(data))),),
+            LocalAccess({"f": data}),
+        )
+    ):
+        rows, most = rows + batch.num_rows, max(most, pool.bytes_allocated() - before)
+    assert rows == 4_000 // each
+    assert most < 64 << 20, "all rows take 256 MB"
 
 
 def test_what_pyarrow_does_not_read_is_not_called_damaged() -> None:

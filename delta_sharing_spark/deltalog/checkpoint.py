@@ -281,8 +281,8 @@ class Checkpoint:
             raise self._corrupt(path, "it is missing") from None
         except DeltaSharingError:
             raise
-        except PermissionError:
-            raise refused(self._table, path) from None
+        except PermissionError as refusal:
+            raise refused(self._table, path, refusal) from None
         except _PARQUET_ERRORS as error:
             raise self._corrupt(path, str(error)) from error
 

@@ -281,7 +281,7 @@ class Load:
         """This load, over the table as an earlier one found it; what it has found itself is given up.
 
         It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
-        is that of the earlier one, whatever thread asks: a Spark session is active in some threads only.
+        is that of the earlier one, whatever thread asks and whatever the session's is by now.
         """
         opener, scan = earlier.opened()
         self._resolved = opener, resolved_anew(scan, self._parse(scan.options.time_zone))
@@ -385,10 +385,17 @@ def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> st
 
 
 def active_zone() -> str | None:
-    """The zone of the Spark session that is active in this thread; None where there is none."""
+    """The zone of the Spark session that is active in this thread, else of the process's default one; None where there is none."""
     pyspark: Any = sys.modules.get("pyspark.sql")
-    session = None if pyspark is None else pyspark.SparkSession.getActiveSession()
-    return None if session is None else str(session.conf.get("spark.sql.session.timeZone"))
+    if pyspark is None:
+        return None
+    try:
+        session = pyspark.SparkSession.active()
+    except RuntimeError as missing:  # PySpark's own is one
+        if "NO_ACTIVE_OR_DEFAULT_SESSION" not in str(missing):
+            raise
+        return None
+    return str(session.conf.get("spark.sql.session.timeZone"))
 
 
 def column_names(columns: object) -> list[str]:

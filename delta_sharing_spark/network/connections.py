@@ -184,16 +184,6 @@ def _watch_all() -> None:
             deadline.check(now)
 
 
-def _forget_in_fork() -> None:
-    global _watched_lock, _watcher
-    _watched_lock, _watcher = threading.Lock(), None
-    _watched.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_fork)
-
-
 class AddressRefusedError(Exception):
     """A host is, or leads to, an address that may not be asked. Its text names the address."""
 
@@ -343,6 +333,10 @@ class OpenOnes(Generic[_T]):
     """Weak references to the open resources of one owner, to close them together. Safe to call from several threads."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with no resource, and close none."""
         self._lock = threading.Lock()
         #: By id, for a resource need not be hashable.
         self._open: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
@@ -370,3 +364,15 @@ class OpenOnes(Generic[_T]):
 CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
 # Other hooks are called once those threads have ended, perhaps minutes later.
 getattr(threading, "_register_atexit", atexit.register)(CLOSED_AT_EXIT.close)
+
+
+def _forget_in_fork() -> None:
+    """Begin anew in a forked process: its parent's threads are not there, and its parent still uses what is open."""
+    global _watched_lock, _watcher
+    _watched_lock, _watcher = threading.Lock(), None
+    _watched.clear()
+    CLOSED_AT_EXIT.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_fork)

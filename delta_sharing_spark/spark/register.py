@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
@@ -62,11 +62,11 @@ def load_by_python(reader: Any, path: str) -> DataFrame:
 
 
 def active_session() -> SparkSession:
-    """The session that is active in this thread; raises ConfigError where there is none."""
-    active = SparkSession.getActiveSession()
-    if active is None:
-        raise ConfigError("no Spark session is active; create one, or pass it as spark=")
-    return active
+    """The session that is active in this thread, else the process's default one; raises ConfigError where there is none."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        raise ConfigError("no Spark session is active; create one, or pass it as spark=") from None
 
 
 def _provide(spark: Any) -> None:

@@ -229,7 +229,11 @@ class StreamPlanner:
         return splits
 
     def files(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:
-        """The files between two positions, as planned a moment ago, or asked for again where the stream restarted."""
+        """The files between two positions, as planned a moment ago, or asked for again where the stream restarted.
+
+        Raises:
+            StreamError: The positions do not fit together, or count files that are not there.
+        """
         planned = self._planned
         if planned is not None and (planned.start, planned.end) == (start, end):
             yield from planned.parts
@@ -241,10 +245,13 @@ class StreamPlanner:
                 f"the stream of {self._table} was asked for a batch from {start} back to {end}; "
                 f"the checkpoint is damaged: start the stream anew with another checkpoint"
             )
-        last = end.version if end.index and not end.snapshot else end.version - 1
-        for here, files, access in self._walk(start, last):
+        ends_inside = end.index > 0 and not end.snapshot
+        is_last = False
+        for here, files, access in self._walk(start, end.version if ends_inside else end.version - 1):
             is_last = (here.version, here.snapshot) == (end.version, end.snapshot)
             yield self._between(here, end if is_last else None, files), access
+        if ends_inside and not is_last:  # the server lists nothing of that version any more
+            self._between(Position(end.version), end, VersionFiles(end.version))
 
     def continue_as(self, identity: StreamIdentity, position: Position) -> None:
         """Keep the order of files of an offset in the middle of a version; called before any file is listed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -96,3 +97,27 @@ def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, 
             killer.cancel()
         assert process.returncode != -signal.SIGKILL
         assert time.monotonic() - begin < 20
+
+
+FORKED = """
+import multiprocessing
+from delta_sharing_spark.network.connections import CLOSED_AT_EXIT
+class Read:
+    def __init__(self, whose):
+        self.close = lambda: print(f"closed {whose}", flush=True)
+def work():
+    global own
+    own = CLOSED_AT_EXIT.add(Read("the child's"))
+reads = CLOSED_AT_EXIT.add(Read("the parent's"))
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+print("parent", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_process_that_ends_leaves_its_parents_reads_alone() -> None:
+    """It closed them, and waited without end where a thread of the parent's was beginning a fetch as it forked."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["closed the child's", "parent", "closed the parent's"]

@@ -294,6 +294,20 @@ def test_answers_that_would_lose_or_double_rows_are_errors(
         Run(Checkpoint(), options).step()
 
 
+def test_a_batch_that_ends_in_a_version_that_is_listed_no_more_is_refused(
+    share: Share, server: SharingServer, table: DeltaTableBuilder
+) -> None:
+    """The batch was read again without the files that its end counts."""
+    way = {"accessMode": "url", "responseFormat": "parquet", "startingVersion": "0", "maxFilesPerTrigger": "3"}
+    checkpoint, options = Checkpoint(), {**share(table), **way}
+    with pytest.raises(Killed):
+        Run(checkpoint, options).step("planned")
+    server.settings.rewrite = lambda line: None if line.get("add", {}).get("version") == 2 else line
+    with pytest.raises(StreamError, match=r"counts 1 files as read of version 2, which has 0"):
+        Run(checkpoint, options).step()
+    assert checkpoint.ids == []
+
+
 def test_change_files_are_no_rows_of_a_table(share: Share, server: SharingServer, table: DeltaTableBuilder) -> None:
     server.settings.rewrite = _edited("cdf")
     options = {**share(table), "accessMode": "url", "responseFormat": "parquet", "startingVersion": "0"}

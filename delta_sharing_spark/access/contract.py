@@ -114,15 +114,18 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
     """Refuse a version whose values would be missing from the feed's columns, or stand in others.
 
     A column that the version lacks is NULL in its rows, one that the feed lacks is left out, and types are compared
-    file by file.
+    file by file. A version with another id is read where its columns are all in the feed, unchanged: a MERGE of
+    delta-rs that adds columns gives the table another id.
 
     Raises:
         TableChangedError: The version is another table's.
         SchemaError: Names version and column.
     """
     when = "the newest version" if version is None else f"version {version}"
-    if feed.id and earlier.id and feed.id != earlier.id:
-        raise TableChangedError(f"table {table} was replaced by another table as of {when}; load it again")
+    if feed.id and earlier.id and feed.id != earlier.id and not _holds(feed, earlier):
+        raise TableChangedError(
+            f"table {table} was replaced by another table as of {when}; load it again, or ask for versions of one table only"
+        )
     columns = {column.physical_name: column for column in feed.schema.fields}
     for column in earlier.schema.fields:
         known, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
@@ -139,6 +142,14 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
                 column=column.name,
                 version=version,
             )
+
+
+def _holds(now: TableShape, earlier: TableShape) -> bool:
+    """Whether every column of an earlier shape is still there as it was."""
+    columns = {(column.name, column.physical_name): column.type for column in now.schema.fields}
+    return (now.mapping, now.partition_columns) == (earlier.mapping, earlier.partition_columns) and all(
+        columns.get((column.name, column.physical_name)) == column.type for column in earlier.schema.fields
+    )
 
 
 def _shown(field_: Field) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+import urllib3
+
 from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
 from delta_sharing_spark.network.http import NetworkSettings
 
@@ -265,8 +267,12 @@ def connection_reason(error: BaseException, url: str) -> str | None:
             return f"{host} ended its answer early"
         if isinstance(inner, http.client.BadStatusLine):
             return f"{host} did not answer in HTTP"
+        if isinstance(inner, http.client.LineTooLong) or "more than 100 headers" in str(inner):
+            return f"{host} sent more headers, or longer ones, than can be read"
         if isinstance(inner, OSError) and _NO_ROUTE.search(inner.strerror or ""):
             return f"there is no route to {host}"
         if isinstance(inner, TimeoutError):
             return f"{host} was silent for too long"
+    if any(isinstance(inner, urllib3.exceptions.ProtocolError) for inner in beneath(error)):
+        return f"{host} broke off its answer"
     return None

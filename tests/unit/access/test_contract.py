@@ -161,12 +161,31 @@ def test_a_stream(table: MemoryTable) -> None:
     assert batches == [[1, 3, 4], [5, 6], [7, 8], []]
 
 
-def test_a_feed_of_another_table_is_refused(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+DAY = SHAPE.schema.fields[1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_read"),
+    [
+        (replace(SHAPE, id="other"), True),  # As a MERGE of delta-rs leaves it, which may add columns.
+        (replace(SHAPE, id="other", schema=Struct((DAY,))), True),
+        (replace(SHAPE, id="other", schema=Struct((Field("id", Primitive("integer")), DAY))), False),
+        (replace(SHAPE, id="other", schema=Struct((*SHAPE.schema.fields, Field("n", Primitive("long"))))), False),
+        (replace(SHAPE, id="other", partition_columns=()), False),
+        (replace(SHAPE, id="other", mapping="name"), False),
+    ],
+)
+def test_a_feed_of_another_table_is_refused(
+    shape: TableShape, is_read: bool, table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def replaced(scan: ResolvedScan) -> VersionListing:
-        listing = MemoryTable.versions(table, scan, 0, 0)
-        return replace(listing, versions=[VersionFiles(0, shape=replace(SHAPE, id="other"))])
+        first, *more = MemoryTable.versions(table, scan, 0, 2).versions
+        return replace(MemoryTable.versions(table, scan, 0, 2), versions=[replace(first, shape=shape), *more])
 
     monkeypatch.setattr(table, "changes", replaced)
-    opener = _opener(table, readChangeFeed="true", startingVersion="0")
-    with pytest.raises(TableChangedError, match="replaced by another table as of version 0"):
-        plan(resolve_opened(opener), opener=opener)
+    opener = _opener(table, readChangeFeed="true", startingVersion="0", columns="id")
+    if is_read:
+        assert _rows(plan(resolve_opened(opener), opener=opener).splits) == [(id_,) for id_ in range(1, 7)]
+    else:
+        with pytest.raises(TableChangedError, match="replaced by another table as of version 0"):
+            plan(resolve_opened(opener), opener=opener)

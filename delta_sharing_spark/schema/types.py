@@ -7,6 +7,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -347,9 +348,12 @@ def _with_each_field(data_type: DataType, change: Callable[[Field], Field]) -> D
 
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:
-    """The schema as Delta and Spark write it (a JSON-ready dict), metadata included."""
+    """The schema as Delta and Spark write it (a JSON-ready dict), metadata included.
+
+    Nothing of it is shared with the schema: ``StructType.fromJson`` changes the collations of the metadata that it is given.
+    """
     fields = [
-        {"name": f.name, "type": _type_to_json(f.type), "nullable": f.nullable, "metadata": dict(f.metadata)}
+        {"name": f.name, "type": _type_to_json(f.type), "nullable": f.nullable, "metadata": deepcopy(f.metadata)}
         for f in schema.fields
     ]
     return {"type": "struct", "fields": fields}

@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
 )
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.http import data_session, read_body
+from delta_sharing_spark.network.http import data_session, declared_length, is_chunked, read_body
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.storage import local_files
@@ -111,9 +111,19 @@ class Storage:
             return transfer.data
         if self._cloud is None:
             return local_files.read(location, what)
-        return self._request(
-            "GET", self._cloud.object_url, location, lambda answer: read_body(answer, _LARGEST_OBJECT), what
-        )
+
+        def receive(answer: requests.Response) -> tuple[bytes, bool]:
+            tells_end = is_chunked(answer.headers) or declared_length(answer.headers) is not None
+            return read_body(answer, _LARGEST_OBJECT), tells_end
+
+        data, tells_end = self._request("GET", self._cloud.object_url, location, receive, what)
+        if not tells_end and len(data) != (size := self.info(location, what=what).size):
+            raise CorruptFileError(
+                f"{what}: {len(data)} of its {size} bytes came, in an answer that does not tell its length; look for a proxy in "
+                f"between, and try again",
+                file=what.removeprefix("file "),
+            )
+        return data
 
     def info(self, location: Location, *, what: str = "") -> StoredObject:
         """Size and modification time of one object; one request, and never a listing."""

@@ -83,6 +83,12 @@ def test_the_arrow_schema_is_pysparks(schema: Struct) -> None:
     assert names_of(arrow_schema(schema)) == names_of(spark)
 
 
+def test_pyspark_reads_the_collations_of_a_schema_more_than_once() -> None:
+    """It changes the metadata that it is given."""
+    schema = Struct((Field("c", Primitive("string"), metadata={"__COLLATIONS": {"c": "spark.UTF8_LCASE"}}),))
+    assert StructType.fromJson(spark_schema_json(schema)) == StructType.fromJson(spark_schema_json(schema))
+
+
 def names_of(kind: Any) -> list[Any]:
     """Field names at every level, which equality of lists and maps does not look at."""
     if isinstance(kind, pa.Schema | pa.StructType):

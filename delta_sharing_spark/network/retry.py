@@ -291,7 +291,8 @@ def connection_reason(error: BaseException, url: str) -> str | None:
     host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
     for inner in beneath(error):
         if isinstance(inner, socket.gaierror):
-            return f"there is no host of the name {host}"
+            is_passing = inner.errno == socket.EAI_AGAIN
+            return f"the name {host} could not be looked up" if is_passing else f"there is no host of the name {host}"
         if isinstance(inner, ConnectionRefusedError):
             return f"{host} refused the connection: nothing listens on port {port}"
         if isinstance(inner, ConnectionResetError | BrokenPipeError):

@@ -206,9 +206,13 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
     return parse_count(told.pop()) if len(told) == 1 else None
 
 
-def is_chunked(headers: Mapping[str, str]) -> bool:
-    """Whether a body comes in chunks."""
+def _is_chunked(headers: Mapping[str, str]) -> bool:
     return "chunked" in headers.get("transfer-encoding", "").lower()
+
+
+def tells_length(headers: Mapping[str, str]) -> bool:
+    """Whether an answer tells where its body ends; else it ends with the connection, which may have broken off."""
+    return _is_chunked(headers) or declared_length(headers) is not None
 
 
 def json_object(text: str | bytes) -> dict[str, Any] | None:
@@ -248,7 +252,7 @@ def iter_body(response: requests.Response) -> Iterator[bytes]:
         raise BodyError(f"it has the content encoding {encoding[:40]!r}, which was not asked for")
     declared = declared_length(response.headers)
     # A body in chunks tells its end by itself, whatever length is declared beside them (RFC 9112, section 6.3).
-    if declared is not None and not is_chunked(response.headers) and response.raw.tell() < declared:
+    if declared is not None and not _is_chunked(response.headers) and response.raw.tell() < declared:
         raise TruncatedBodyError("bytes are missing")
 
 

@@ -276,7 +276,7 @@ def _size_and_time(size: object, time: object) -> tuple[int, int]:
     """A size, and a time in milliseconds, which some clouds write as ISO 8601 has it, and others as HTTP."""
     count, instant = parse_count(str(size)), parse_instant(str(time))
     if count is None:
-        raise UnreadableAnswer(f"a size is {str(size)[:50]!r}")
+        raise UnreadableAnswer("a size is missing" if size is None else f"a size is {str(size)[:50]!r}")
     if instant is not None:
         return count, to_millis(instant)
     seconds = http_seconds(str(time))

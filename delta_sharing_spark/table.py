@@ -180,8 +180,9 @@ class SharedTable(RecipientTable, RowSource):
             return self.client.rest.table_version(self.name)
         moment = option_text(starting_timestamp)
         zone = {} if (known := active_zone()) is None else {"timeZone": known}
-        options = parse_options(self.client.load_options(self.name, {**zone, "timestampAsOf": moment}))
-        return self.client.rest.table_version(self.name, iso(options.timestamp_as_of))
+        asked = {**zone, "readChangeFeed": "true", "startingTimestamp": moment}  # which is rounded up, as a start is
+        options = parse_options(self.client.load_options(self.name, asked))
+        return self.client.rest.table_version(self.name, iso(options.starting_timestamp))
 
     def snapshot_head(self) -> TableSnapshotHead:
         """Version, protocol and metadata of the newest version: one request."""

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ def test_a_plan_tells_what_it_knows(gateway: FlightGateway, caller: Caller, clie
     assert caller.act("TableVersion", json.dumps(TABLE).encode()) == b"3"
     in_zone = {**TABLE, "timestamp": "2020-01-01", "options": {"timeZone": "Asia/Tokyo"}}
     assert caller.act("TableVersion", json.dumps(in_zone).encode()) == b"0"
+    committed = client.table("sh.sc.t").versions()[2].committed
+    assert committed is not None
+    within = {
+        **TABLE,
+        "timestamp": (committed + timedelta(microseconds=1)).isoformat(),
+    }  # in its millisecond, but after it
+    assert caller.act("TableVersion", json.dumps(within).encode()) == b"3"
     assert {action.type for action in caller.connection.list_actions(caller.options)} >= {RENEW, CANCEL}
 
 

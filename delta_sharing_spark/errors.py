@@ -195,6 +195,22 @@ class CancelledError(DeltaSharingError):
     """The flight was cancelled, by this client or another one of the same caller."""
 
 
+def out_of_memory(what: str, error: MemoryError, file: str | None = None) -> FileError:
+    """The error of a process whose memory does not suffice.
+
+    Args:
+        what: What was read, as errors name it.
+        error: Arrow's, NumPy's or Python's own.
+        file: Which file that was of, if it is known.
+    """
+    return FileError(
+        f"{what}: the memory of this process does not suffice ({redact(str(error)) or 'MemoryError'}); give it more (in Spark "
+        f"by spark.executor.pyspark.memory where that is set), lower the option memoryBudget, or read fewer columns; if it "
+        f"asks for more than the file could hold, the file is damaged",
+        file=file,
+    )
+
+
 # Text that may be shown: without secrets, without control characters, and of a length that can be read. All of it takes time
 # in proportion to the text, whatever a server puts into it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
@@ -110,11 +110,9 @@ class Scan(Load, RowSource):
         workers = WORKERS if workers is None else _counted("workers", workers)
         return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))
 
-    def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
-        import pyarrow as pa
-
+    def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
         planned = self.plan()
-        return pa.RecordBatchReader.from_batches(self.arrow_schema(), _read(planned, WORKERS)), planned.exact_rows
+        return self.arrow_schema(), _read(planned, WORKERS), planned.exact_rows
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the result in Arrow's types."""
@@ -159,7 +157,7 @@ def _counted(name: str, value: object) -> int:
     return index(value)
 
 
-def _read(planned: ScanPlan, workers: int) -> Iterator[pa.RecordBatch]:
+def _read(planned: ScanPlan, workers: int) -> Generator[pa.RecordBatch, None, None]:
     """The rows of a plan, with a bar of progress on a terminal or in a notebook."""
     from delta_sharing_spark.scan.parallel import read_splits
 
@@ -182,8 +180,9 @@ class SharedTable(RecipientTable, RowSource):
             return self.client.rest.table_version(self.name)
         moment = option_text(starting_timestamp)
         zone = {} if (known := active_zone()) is None else {"timeZone": known}
-        options = parse_options(self.client.load_options(self.name, {**zone, "timestampAsOf": moment}))
-        return self.client.rest.table_version(self.name, iso(options.timestamp_as_of))
+        asked = {**zone, "readChangeFeed": "true", "startingTimestamp": moment}  # which is rounded up, as a start is
+        options = parse_options(self.client.load_options(self.name, asked))
+        return self.client.rest.table_version(self.name, iso(options.starting_timestamp))
 
     def snapshot_head(self) -> TableSnapshotHead:
         """Version, protocol and metadata of the newest version: one request."""
@@ -313,8 +312,8 @@ class SharedTable(RecipientTable, RowSource):
         """The newest rows, as ``Scan.to_record_batch_reader``."""
         return self.scan().to_record_batch_reader(workers)
 
-    def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
-        return self.scan()._sized_reader()
+    def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
+        return self.scan()._sized_batches()
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """The newest version as a Spark DataFrame; raises as ``Scan.to_spark``, which names the engines."""

@@ -192,12 +192,16 @@ class TableOpener:
         """
         opened = None
         try:
-            opened = self.table()
-            return action(opened)
-        except UNREADABLE as error:
-            if not self._fall_back(opened, error):
-                raise
-        return action(self.table())
+            try:
+                opened = self.table()
+                return action(opened)
+            except UNREADABLE as error:
+                if not self._fall_back(opened, error):
+                    raise
+            return action(self.table())
+        except DeltaSharingError as error:
+            error.name_table(str(self.negotiated.table))  # a storage knows only the file
+            raise
 
     def table(self) -> OpenTable:
         """The table, opened by the mode chosen, the first time."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from delta_sharing_spark.table import Scan
 
 DONE, REFUSED, USAGE, NETWORK = 0, 1, 2, 3
+#: How the system says that no more can be written: no room, a quota, a limit of file sizes, a device that fails.
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,11 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _told(error)
     except OSError as error:
         has_left = isinstance(error, BrokenPipeError)  # the reader has seen enough, as `head` does
-        if not has_left and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not has_left and error.errno not in _UNWRITTEN:
             raise
         # What is still buffered must not raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE if has_left else _told(ConfigError(f"the output has no room: {error.strerror}; write it elsewhere"))
+        unwritten = ConfigError(f"standard output cannot be written: {error.strerror}; send it elsewhere")
+        return DONE if has_left else _told(unwritten)
     except KeyboardInterrupt:
         return 130
     return code

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.paths import decode_uri, join
-from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.errors import LogError, UnsupportedFeatureError, out_of_memory
 from delta_sharing_spark.scan.deletion_vector import z85_decode
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
 from delta_sharing_spark.schema import features
@@ -323,6 +323,8 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
         return pa.table(
             [pa.array(adds, schema.field("add").type), pa.array(removes, schema.field("remove").type)], schema=schema
         )
+    except MemoryError as error:
+        raise out_of_memory(where, error) from None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise _corrupt(where, str(error)) from error
 

@@ -29,7 +29,7 @@ from delta_sharing_spark.deltalog.add_batch import AddBatch, PartitionKeys, cast
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
-from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError, out_of_memory
 from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
@@ -281,8 +281,12 @@ class Checkpoint:
             raise self._corrupt(path, "it is missing") from None
         except DeltaSharingError:
             raise
-        except PermissionError:
-            raise refused(self._table, path) from None
+        except PermissionError as refusal:
+            raise refused(self._table, path, refusal) from None
+        except MemoryError as error:
+            raise out_of_memory(
+                f"the checkpoint of version {self.version} of {self._table}: {path}", error, path
+            ) from None
         except _PARQUET_ERRORS as error:
             raise self._corrupt(path, str(error)) from error
 

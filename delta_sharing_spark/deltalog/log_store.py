@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from typing import TypeVar
 
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
@@ -161,7 +162,7 @@ class CachedLogStore:
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self.checkpoints: ProcessCache[CheckpointFiles, Checkpoint] = ProcessCache(1)
-        self._absent: dict[str, type[OSError]] = {}
+        self._absent: dict[str, OSError] = {}
         self._listings: dict[str, tuple[str, list[StoredObject] | None]] = {}
         self._infos: dict[str, StoredObject] = {}
         self._first_version: int | None = None
@@ -232,7 +233,7 @@ class CachedLogStore:
     def _check_present(self, path: str) -> None:
         absent = self._absent.get(path)
         if absent is not None:
-            raise absent(path)
+            raise copy(absent)
 
     def _asked(self, ask: Callable[[str], _T], path: str) -> _T:
         """What the storage answers of a file; that it has none is kept."""
@@ -244,7 +245,7 @@ class CachedLogStore:
                     self._listings.clear()
                     self._infos.clear()
                 elif path.startswith(LOG_DIR):
-                    self._absent[path] = FileNotFoundError if isinstance(absent, FileNotFoundError) else PermissionError
+                    self._absent[path] = copy(absent)
             raise
 
     def _keep(self, path: str, data: bytes) -> None:

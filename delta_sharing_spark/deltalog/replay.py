@@ -386,8 +386,8 @@ def _contents(threads: CallingThreads, store: LogStore, segment: Segment, table:
             return store.read(path)
         except FileNotFoundError:
             raise _FileVanished(path) from None
-        except PermissionError:
-            raise refused(table, path) from None
+        except PermissionError as refusal:
+            raise refused(table, path, refusal) from None
 
     paths = [commit.path for commit in segment.commits]
     largest = max((commit.size for commit in segment.commits), default=0)

@@ -30,6 +30,7 @@ from delta_sharing_spark.deltalog.paths import (
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel, result_of
+from delta_sharing_spark.storage.answers import action_of, reason_of
 from delta_sharing_spark.storage.locations import StoredObject
 
 #: Commits that are read at once.
@@ -118,11 +119,12 @@ def hole(table: str, missing: int, last: int) -> LogError:
     )
 
 
-def refused(table: str, path: str) -> CredentialError:
+def refused(table: str, path: str, refusal: PermissionError) -> CredentialError:
     """The error of a file of the log that is there and may not be read."""
+    action = action_of(refusal, "ask the provider whether the credential covers it")
     return CredentialError(
-        f"the storage refuses to read {path} of {table} with the credential of the table's location; ask the provider "
-        f"whether the credential covers it, or use accessMode=url if the server offers it",
+        f"the storage refuses to read {path} of {table} with the credential of the table's location ({reason_of(refusal)}); "
+        f"{action}, or use accessMode=url if the server offers it",
         file=path,
     )
 
@@ -155,12 +157,12 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
     listing = LogListing(entries or ())
     if entries is not None and wanted is not None and (wanted <= LISTED_BEFORE or listing.has_checkpoint(version)):
         return listing.segment(version, table)
-    hint, refused = _read_hint(store)
+    hint, refusal = _read_hint(store)
     usable = hint if hint is not None and (version is None or version >= hint.version) else None
     if entries is not None:
         entries = store.list_from(LOG_DIR, f"{usable.version if usable else 0:020d}.")
     if entries is None:
-        return UnlistedLog(store, table, refused).segment(hint, version)
+        return UnlistedLog(store, table, refusal).segment(hint, version)
     listing = LogListing(entries)
     if usable is not None and not listing.has_checkpoint(version):
         _log.info("_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version)
@@ -173,15 +175,15 @@ def list_before(store: LogStore, version: int) -> list[StoredObject] | None:
     return store.list_from(LOG_DIR, f"{max(0, version - LISTED_BEFORE):020d}.")
 
 
-def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, bool]:
-    """The checkpoint that ``_last_checkpoint`` names, perhaps wrongly, None if it is missing or malformed; and whether the storage
-    refused to read it."""
+def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, PermissionError | None]:
+    """The checkpoint that ``_last_checkpoint`` names, perhaps wrongly, None if it is missing or malformed; and the storage's refusal
+    to read it, if it did."""
     try:
         data = store.read(LAST_CHECKPOINT)
     except FileNotFoundError:
-        return None, False
-    except PermissionError:  # a credential that cannot list is refused what does not exist
-        return None, True
+        return None, None
+    except PermissionError as refusal:  # a credential that cannot list is refused what does not exist
+        return None, refusal
     try:
         tree = json.loads(data)
         version, parts = tree["version"], tree.get("parts") or 0
@@ -191,10 +193,10 @@ def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, bool]:
             raise ValueError("version and parts are not counts")
         named = parse_name(name) if isinstance(name, str) else None
         names = [str(name)] if named and named.kind in {"v2", "classic"} else checkpoint_names(version, parts)
-        return CheckpointFiles(version, tuple(map(in_log, names))), False
+        return CheckpointFiles(version, tuple(map(in_log, names))), None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _log.warning("_last_checkpoint of %s is corrupt (%s); reading the log without it", store.root, error)
-        return None, False
+        return None, None
 
 
 class LogListing:
@@ -276,13 +278,14 @@ class UnlistedLog:
     Args:
         store: The table's storage.
         table: How errors name it.
-        is_hint_refused: Whether the storage refused ``_last_checkpoint``, which may mean that it is absent.
+        hint_refusal: The storage's refusal of ``_last_checkpoint``, if it did, which may mean that it is absent.
     """
 
-    def __init__(self, store: LogStore, table: str, is_hint_refused: bool) -> None:
+    def __init__(self, store: LogStore, table: str, hint_refusal: PermissionError | None) -> None:
         self.store, self.table = store, table
-        self._has_refusals = is_hint_refused
-        self._known: str | None = None if is_hint_refused else LAST_CHECKPOINT
+        #: The last one since the credential was confirmed.
+        self._refusal = hint_refusal
+        self._known: str | None = LAST_CHECKPOINT if hint_refusal is None else None
 
     def segment(self, hint: CheckpointFiles | None, version: int | None) -> Segment:
         """The files of a version, None for the newest.
@@ -428,8 +431,8 @@ class UnlistedLog:
             data = ask(path)
         except FileNotFoundError:
             return None
-        except PermissionError:
-            self._has_refusals = True
+        except PermissionError as refusal:
+            self._refusal = refusal
             return None
         self._known = path
         return data
@@ -451,9 +454,9 @@ class UnlistedLog:
         Raises:
             CredentialError: It does not, or nothing is known to exist.
         """
-        if not self._has_refusals:
+        refusal, self._refusal = self._refusal, None
+        if refusal is None:
             return
-        self._has_refusals = False
         if self._known is not None:
             try:
                 self.store.info(self._known)
@@ -461,9 +464,10 @@ class UnlistedLog:
                 pass  # nor does the known object: the credential is the cause
             else:
                 return
+        action = action_of(refusal, "check that the credential covers the table's location")
         raise CredentialError(
-            f"the storage refuses to read the log of {self.table}: no object of it could be read; check that the "
-            f"credential covers the table's location, or use accessMode=url if the server offers it"
+            f"the storage refuses to read the log of {self.table}: no object of it could be read ({reason_of(refusal)}); "
+            f"{action}, or use accessMode=url if the server offers it"
         )
 
     def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: CheckpointFiles | None) -> LogError:

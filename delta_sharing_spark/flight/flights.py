@@ -105,10 +105,10 @@ class FlightPlanner:
 
     def version(self, command: Command) -> int:
         """The newest version of a command's table; with ``timestamp`` the first one at or after it."""
-        moment = None
-        if "timestampAsOf" in command.options:
-            options = parse_options(self._client.load_options(command.table, command.options))
-            moment = iso(options.timestamp_as_of)
+        asked, moment = dict(command.options), None
+        if "timestampAsOf" in asked:
+            asked |= {"readChangeFeed": "true", "startingTimestamp": asked.pop("timestampAsOf")}  # is rounded up
+            moment = iso(parse_options(self._client.load_options(command.table, asked)).starting_timestamp)
         return self._client.rest.table_version(command.table, moment)
 
     def describe(self, command: Command) -> dict[str, Any]:

@@ -11,14 +11,14 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from delta_sharing_spark.errors import ConfigError, ConversionError
+from delta_sharing_spark.errors import ConfigError, ConversionError, DeltaSharingError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 
 FORMATS = ("parquet", "csv", "json")
@@ -142,10 +142,11 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under its name only when it is complete.
 
     Raises:
-        ConfigError: The file exists and ``replace`` is false, it is no regular file, or its directory cannot be written.
+        ConfigError: The file exists and ``replace`` is false, it is no regular file, or it cannot be written, or not to its end.
     """
     target = Path(os.path.realpath(path))  # of a link it is the file that is replaced
-    part = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}.part")  # its own: another process may write the file
+    # Its own, for another process may write the file; of a name that may be as long as names can be.
+    part = target.with_name(f"{target.name[:50]}.{uuid.uuid4().hex[:8]}.part")
     try:
         if path.is_dir():
             raise ConfigError(f"{path} is a directory; name a file in it with --output")
@@ -153,15 +154,16 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
             raise ConfigError(f"{path} is a device or a pipe; write to it by standard output: --output - > {path}")
         if path.exists() and not replace:
             raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
-        out = part.open("wb")
-    except OSError as refused:
-        raise ConfigError(f"{path} cannot be written: {refused.strerror}; name another file with --output") from None
-    try:
-        with out:
+        with part.open("wb") as out:
             yield out
         os.replace(part, target)
+    except OSError as failed:
+        if isinstance(failed, DeltaSharingError) or failed.errno is None:
+            raise  # of what is read
+        raise ConfigError(f"{path} cannot be written: {failed.strerror}; name another file with --output") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,11 +91,15 @@ class RowSource(ABC):
                 f"{self._table_name().table}.scan({asked[0]}=...).to_pandas()"
             )
         library("pandas", "to_pandas()")
+        import pyarrow as pa
+
         from delta_sharing_spark.frames.pandas_frames import to_pandas
 
-        rows, count = self._sized_reader()
+        schema, batches, count = self._sized_batches()
         chosen = {"types_mapper": types_mapper, "dtype_backend": dtype_backend, "decimals": decimals, **options}
-        return to_pandas(rows, count, table=str(self._table_name()), **chosen)
+        with closing(batches):  # threads and memory of the reading would live as long as an error that someone keeps
+            rows = pa.RecordBatchReader.from_batches(schema, batches)
+            return to_pandas(rows, count, table=str(self._table_name()), **chosen)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars DataFrame.
@@ -132,8 +137,8 @@ class RowSource(ABC):
         return connection.view(name)
 
     @abstractmethod
-    def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
-        """The rows as they arrive, and how many the table's metadata promises; None if it does not tell."""
+    def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
+        """The columns, the rows as they arrive, and how many of them the table's metadata promises; None if it does not tell."""
 
     @abstractmethod
     def _table_name(self) -> TableName:

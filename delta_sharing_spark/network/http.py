@@ -28,6 +28,8 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
 MAX_RENEWALS = 2
+#: Seconds after which what was refused again, though it is new, is tried once more: storages learn of it one after the other.
+SETTLING = 2.0
 #: What no second try changes: the request itself cannot be made.
 UNSENDABLE = (
     requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
@@ -197,10 +199,20 @@ class TruncatedBodyError(BodyError):
 def declared_length(headers: Mapping[str, str]) -> int | None:
     """The number of bytes in ``Content-Length``; None if the header holds no such number.
 
-    >>> declared_length({"content-length": "12"}), declared_length({"content-length": "9" * 5000})
+    >>> declared_length({"content-length": "12, 12"}), declared_length({"content-length": "9" * 5000})
     (12, None)
     """
-    return parse_count(headers.get("content-length", ""))
+    told = {text.strip() for text in headers.get("content-length", "").split(",")}  # a header that came twice
+    return parse_count(told.pop()) if len(told) == 1 else None
+
+
+def _is_chunked(headers: Mapping[str, str]) -> bool:
+    return "chunked" in headers.get("transfer-encoding", "").lower()
+
+
+def tells_length(headers: Mapping[str, str]) -> bool:
+    """Whether an answer tells where its body ends; else it ends with the connection, which may have broken off."""
+    return _is_chunked(headers) or declared_length(headers) is not None
 
 
 def json_object(text: str | bytes) -> dict[str, Any] | None:
@@ -239,7 +251,8 @@ def iter_body(response: requests.Response) -> Iterator[bytes]:
     else:
         raise BodyError(f"it has the content encoding {encoding[:40]!r}, which was not asked for")
     declared = declared_length(response.headers)
-    if declared is not None and response.raw.tell() < declared:
+    # A body in chunks tells its end by itself, whatever length is declared beside them (RFC 9112, section 6.3).
+    if declared is not None and not _is_chunked(response.headers) and response.raw.tell() < declared:
         raise TruncatedBodyError("bytes are missing")
 
 

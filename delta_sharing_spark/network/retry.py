@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+import urllib3
+
 from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
 from delta_sharing_spark.network.http import NetworkSettings
 
@@ -178,8 +180,33 @@ _LONGEST_ANSWER = 100
 _PROXY_REFUSES = re.compile(r"4(?!08|25|29)[0-9]{2}\b")
 #: How systems say that no way leads to a host: Network is unreachable, No route to host.
 _NO_ROUTE = re.compile("(?i)unreachable|no route")
-#: OpenSSL's reasons where the other side answered with something else, such as HTTP.
-_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
+_OWN_CERTIFICATES = "set the option caBundle if your network uses its own certificates, or ask who runs {host} whether it sends all of its chain"
+_CLOCK = "check the clock of this machine, and ask who runs {host} for another certificate"
+_OTHER_HOST = "check the address: the certificate is that of another host"
+#: What to do by OpenSSL's code of a certificate that is refused (X509_V_ERR: not yet valid, expired, another name, another address).
+_ADVICE_BY_CODE = {9: _CLOCK, 10: _CLOCK, 62: _OTHER_HOST, 64: _OTHER_HOST}
+#: OpenSSL's reasons that no other try changes, and what to do. Any other may be a connection that broke off.
+_ADVICE_BY_REASON = (
+    (
+        re.compile("WRONG_VERSION_NUMBER|HTTP_REQUEST|PACKET_LENGTH_TOO_LONG|RECORD_LAYER_FAILURE"),
+        "no TLS is spoken on that port; check the scheme and the port of the address",
+    ),
+    (
+        re.compile("NO_CERTIFICATE_OR_CRL_FOUND"),
+        "the file of the option caBundle (or of REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE) holds no certificates; name one that does",
+    ),
+    (
+        re.compile(
+            "PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER|HANDSHAKE_FAILURE|KEY_TOO_SMALL|MD_TOO_WEAK"
+        ),
+        "ask who runs {host} to offer a newer TLS, or whether it wants a certificate of its clients, which is not sent here",
+    ),
+    (
+        re.compile("CERTIFICATE_REQUIRED|UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_UNKNOWN"),
+        "{host} wants a certificate of its clients, which is not sent here; ask who runs it",
+    ),
+    (re.compile("UNRECOGNIZED_NAME"), _OTHER_HOST),
+)
 
 
 def beneath(error: BaseException | None) -> Iterator[BaseException]:
@@ -202,20 +229,29 @@ def forget_frames(error: BaseException) -> None:
         inner.__traceback__ = None
 
 
-def tls_failure(error: BaseException, host: str | None) -> str:
+def _is_tls_final(error: BaseException) -> bool:
+    """Whether no retry can mend a failure of TLS: a refused certificate, a version or a key that one side does not take."""
+    for inner in beneath(error):
+        if isinstance(inner, ssl.SSLCertVerificationError | ssl.CertificateError):
+            return True
+        if isinstance(inner, ssl.SSLError) and any(at.search(inner.reason or "") for at, _ in _ADVICE_BY_REASON):
+            return True
+    return False
+
+
+def _tls_failure(error: BaseException, host: str | None) -> str:
     """What failed, why, and what to do, such as ``TLS with example.com failed (certificate verify failed: ...); ...``."""
-    advice = "set the option caBundle if your network uses its own certificates"
-    reason = redact(str(error))
+    reason, advice = "the connection broke off", "check the network and any proxy in between"
     for inner in beneath(error):
         if isinstance(inner, ssl.SSLCertVerificationError):
             reason = f"certificate verify failed: {inner.verify_message}"
+            advice = _ADVICE_BY_CODE.get(inner.verify_code, _OWN_CERTIFICATES)
             break
         if isinstance(inner, ssl.SSLError) and inner.reason:
             reason = inner.reason.replace("_", " ").lower()
-            if inner.reason in _NOT_TLS:
-                advice = "no TLS is spoken on that port; check the scheme and the port of the address"
+            advice = next((advice for pattern, advice in _ADVICE_BY_REASON if pattern.search(inner.reason)), advice)
             break
-    return f"TLS with {host} failed ({reason}); {advice}"
+    return f"TLS with {host} failed ({reason}); {advice.format(host=host)}"
 
 
 def proxy_reason(error: BaseException) -> str | None:
@@ -240,9 +276,8 @@ def proxy_refusal(answer: str, host: str | None) -> str:
 
 def final_reason(error: BaseException, host: str | None) -> str | None:
     """What failed and what to do, where no retry can mend it: a refused certificate, a proxy's refusal; else None."""
-    # Other failures of TLS may be a connection that broke off.
-    if any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error)):
-        return tls_failure(error, host)
+    if _is_tls_final(error):
+        return _tls_failure(error, host)
     answer = proxy_reason(error) or ""
     return proxy_refusal(answer, host) if _PROXY_REFUSES.match(answer) else None
 
@@ -256,7 +291,8 @@ def connection_reason(error: BaseException, url: str) -> str | None:
     host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
     for inner in beneath(error):
         if isinstance(inner, socket.gaierror):
-            return f"there is no host of the name {host}"
+            is_passing = inner.errno == socket.EAI_AGAIN
+            return f"the name {host} could not be looked up" if is_passing else f"there is no host of the name {host}"
         if isinstance(inner, ConnectionRefusedError):
             return f"{host} refused the connection: nothing listens on port {port}"
         if isinstance(inner, ConnectionResetError | BrokenPipeError):
@@ -265,8 +301,14 @@ def connection_reason(error: BaseException, url: str) -> str | None:
             return f"{host} ended its answer early"
         if isinstance(inner, http.client.BadStatusLine):
             return f"{host} did not answer in HTTP"
+        if isinstance(inner, http.client.LineTooLong) or "more than 100 headers" in str(inner):
+            return f"{host} sent more headers, or longer ones, than can be read"
+        if isinstance(inner, ssl.SSLError):
+            return f"TLS with {host} broke off"
         if isinstance(inner, OSError) and _NO_ROUTE.search(inner.strerror or ""):
             return f"there is no route to {host}"
         if isinstance(inner, TimeoutError):
             return f"{host} was silent for too long"
+    if any(isinstance(inner, urllib3.exceptions.ProtocolError) for inner in beneath(error)):
+        return f"{host} broke off its answer"
     return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.errors import CorruptFileError, out_of_memory, redact
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.scan.thrift import (
     BINARY,
@@ -158,6 +158,8 @@ def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, check
         schema = metadata.schema.to_arrow_schema()
         first_rows = _first_rows(metadata)
         _check_texts(metadata)
+    except MemoryError as error:
+        raise out_of_memory(f"file {source.name} of {table}: its footer", error, source.name) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         if "LogicalType" in str(error):
             raise CorruptFileError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.errors import CorruptFileError, out_of_memory, redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
 from delta_sharing_spark.scan.pace import Pace
@@ -159,6 +159,9 @@ def read_row_group(
                 if batch_rows == 1 or _TOO_MUCH_TEXT not in str(error):
                     raise
                 batch_rows = max(1, batch_rows // 16)
+    except MemoryError as error:
+        name = group.source.name
+        raise out_of_memory(f"file {name} of {table}: row group {group.index}", error, name) from None
     except (pa.ArrowException, OSError) as error:
         raise CorruptFileError(
             f"file {group.source.name} of {table}: row group {group.index} cannot be decoded ({redact(str(error))}); "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, out_of_memory
 from delta_sharing_spark.network.connections import CLOSED_AT_EXIT, OpenOnes, ReadCancelled
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
@@ -151,6 +151,8 @@ def _read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, N
     except DeltaSharingError as error:
         error.name_table(split.spec.table)
         raise
+    except MemoryError as error:
+        raise out_of_memory(split.spec.table, error) from None
     finally:
         reader.close()
 

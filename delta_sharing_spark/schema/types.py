@@ -282,10 +282,16 @@ def _parse_field(tree: Any, table: str, path: str, depth: int) -> Field:
 
 
 def _parse_metadata(tree: Any, table: str, column: str) -> dict[str, Any]:
-    """A field's metadata: without its physical name a mapped column would be NULL in every row."""
+    """A field's metadata: without its physical name a mapped column would be NULL in every row.
+
+    Where delta-rs adds a column to a table it writes the ids of all columns as text.
+    """
     metadata = {} if tree is None else tree
     if isinstance(metadata, dict):
         physical_name, number = metadata.get(COLUMN_MAPPING_NAME, ""), metadata.get(COLUMN_MAPPING_ID, 0)
+        if isinstance(number, str) and re.fullmatch("[0-9]{1,9}", number):
+            number = int(number)
+            metadata = {**metadata, COLUMN_MAPPING_ID: number}
         if isinstance(physical_name, str) and type(number) is int:
             return metadata
     raise _malformed(f"column {column!r} of {table} has malformed metadata: {str(metadata)[:100]!r}")

@@ -48,7 +48,7 @@ class Identity:
     Attributes:
         endpoint: The one endpoint that a token may be shown to.
         kind: ``file``, ``command``, ``azure``, ``google`` or ``environment``.
-        source: The file's path, the command, or the variable's name; a command may hold a secret.
+        source: The file's whole path, the command, or the variable's name; a command may hold a secret.
         audience, client_id: For ``azure`` and ``google``.
         exchange: Where the token is exchanged before it is shown.
     """
@@ -81,7 +81,7 @@ def identity_of(options: ReadOptions) -> Identity | None:
     """The identity that a load's options ask for, if any; raises OptionError where the command is none, or two endpoints are allowed."""
     file, command, kind = options.bearer_token_file, options.bearer_token_command, options.identity
     if file is not None:
-        kind, source = "file", file
+        kind, source = "file", _whole(file)
     elif command is not None:
         kind, source = "command", command
         parse_command(command)
@@ -104,6 +104,13 @@ def identity_of(options: ReadOptions) -> Identity | None:
     if options.endpoint is not None and not identity.allows(options.endpoint):
         raise OptionError("options 'endpoint' and 'identityEndpoint' name two endpoints; give one", option="endpoint")
     return identity
+
+
+def _whole(path: str) -> str:
+    """The whole path of a token's file, which is read again when the process may be in another directory."""
+    with suppress(FileNotFoundError):  # the working directory is gone
+        return os.path.abspath(os.path.expanduser(path))
+    return path
 
 
 def identity_from_environment() -> Identity | None:

@@ -55,10 +55,10 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import (
     RetryableError,
     connection_reason,
+    final_reason,
     proxy_reason,
     retry,
     retry_after,
-    tls_failure,
 )
 from delta_sharing_spark.sharing.wire_records import broken
 
@@ -227,14 +227,14 @@ def _exchange(
             f"{what}: the {purpose.server} redirects to {host}, which leads to {refusal}, an address of this machine or its "
             f"network; check the endpoint in the profile"
         ) from None
-    except requests.exceptions.SSLError as error:
-        raise NetworkError(f"{what}: {tls_failure(error, host)}") from None
     except UNSENDABLE as error:
         # Not the error's text: http.client quotes the header it refuses.
         raise ConfigError(
             f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
         ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        if (final := final_reason(error, host)) is not None:
+            raise NetworkError(f"{what}: {final}") from None
         raise RetryableError(unreachable_error(purpose, url, error), is_first_contact=host not in _answered) from None
     _answered.put(host, True)
     return response

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from delta_sharing_spark.errors import CorruptFileError, FileError, NetworkError
 from delta_sharing_spark.network.retry import RetryableError, proxy_refusal, retry_after
@@ -19,10 +19,12 @@ Refused = Literal["ended", "credential", "request"]
 _CREDENTIAL_CODES: Mapping[str, Refused] = {
     "ExpiredToken": "ended",
     "ExpiredTokenException": "ended",
+    "ExpiredRequest": "ended",
     "RequestExpired": "ended",
     "TokenRefreshRequired": "ended",
     "InvalidAccessKeyId": "credential",
     "InvalidToken": "credential",
+    "InvalidTokenId": "credential",
     "RequestTimeTooSkewed": "credential",
     "SignatureDoesNotMatch": "credential",
     "AuthenticationFailed": "credential",
@@ -43,20 +45,111 @@ _ENDED = re.compile(
 )
 
 
+class Cause(NamedTuple):
+    """What some answers of storages mean beyond their status.
+
+    Attributes:
+        pattern: Found in the error code, a line break and the body.
+        meaning, action: Why (empty where that is not certain), and what to do.
+        refused: What such an answer refuses; None where neither another credential nor another try mends it.
+    """
+
+    pattern: re.Pattern[str]
+    meaning: str
+    action: str
+    refused: Refused | None = None
+
+
+_CAUSES = (
+    Cause(
+        re.compile(r"\A(?:InvalidObjectState|BlobArchived)\n"),
+        "it is archived",
+        "ask the provider to restore it, and to keep the files of shared tables out of the archive",
+    ),
+    Cause(
+        re.compile(r"\ABlobBeingRehydrated\n"),
+        "it is still being restored from the archive",
+        "try again when that is done",
+    ),
+    Cause(
+        re.compile(
+            r"\A(?:NoSuchBucket|ContainerNotFound|FilesystemNotFound)\n|The specified (?:bucket|container) does not exist"
+        ),
+        "its bucket or container does not exist there",
+        "ask the provider where the table lies, and check the option storageEndpoint if it is set",
+    ),
+    Cause(
+        re.compile(
+            r"\A(?:AccountIsDisabled|InsufficientAccountPermissions|AllAccessDisabled|AccountProblem|accountDisabled|"
+            r"userProjectAccountProblem)\n"
+        ),
+        "the provider's storage account is disabled",
+        "ask the provider",
+    ),
+    Cause(
+        re.compile(r"(?i)\A(?:UserProjectMissing|AuthenticationRequiredRequesterPays)\n|is a? ?requester pays bucket"),
+        "whoever reads the bucket is to pay for it (requester pays), which this reader cannot",
+        "ask the provider to turn that off for recipients",
+    ),
+    Cause(
+        re.compile(r"(?i)\A(?:KMS\.|cloudKms)"),
+        "the key that it is encrypted with cannot be used",
+        "ask the provider to look at the state of the key (KMS)",
+    ),
+    Cause(
+        re.compile(r"not authorized to perform: kms:|Permission denied on Cloud KMS key"),
+        "the credential may not use the key that it is encrypted with (KMS)",
+        "ask the provider to allow that, or use accessMode=url if the server offers it",
+        "credential",
+    ),
+    Cause(
+        re.compile(r"\AAuthorizationSourceIPMismatch\n"),
+        "the credential is for other addresses than this machine's",
+        "ask the provider to let this machine's address in",
+        "credential",
+    ),
+    Cause(
+        re.compile(r"\AvpcServiceControls\n|vpcServiceControlsUniqueIdentifier"),
+        "the provider's VPC Service Controls keep this machine out",
+        "ask the provider to let its network in",
+        "credential",
+    ),
+    Cause(
+        re.compile(r"\AKeyBasedAuthenticationNotPermitted\n"),
+        "the storage account takes no credential that was made with its key",
+        "ask the provider to have the sharing server issue user delegation SAS",
+        "credential",
+    ),
+    Cause(
+        re.compile(r"\ARequestTimeTooSkewed\n"),
+        "the clocks of this machine and of the storage differ",
+        "check the clock of this machine, and the sharing server's",
+        "credential",
+    ),
+    Cause(
+        re.compile(r"\AAuthorizationFailure\n"),
+        "",
+        "ask the provider whether the storage account's firewall lets this machine in, and whether the credential is still valid",
+        "request",
+    ),
+)
+
+
 class StorageRefusal(PermissionError):
     """The storage refuses a request: for the credential's sake, or for the object's.
 
     Args:
         label: The status and the storage's error code, fit to be shown.
         refused: What was refused.
+        meaning, action: Why, and what to do, where the answer tells; else empty.
     """
 
-    def __init__(self, label: str, refused: Refused) -> None:
+    def __init__(self, label: str, refused: Refused, meaning: str = "", action: str = "") -> None:
         super().__init__(label)
-        self.refused = refused
+        self.refused, self.meaning, self.action = refused, meaning, action
 
-    def __reduce__(self) -> tuple[type[StorageRefusal], tuple[str, Refused]]:
-        return StorageRefusal, (str(self), self.refused)
+    def __reduce__(self) -> tuple[type[StorageRefusal], tuple[str, Refused, str, str]]:
+        return StorageRefusal, (str(self), self.refused, self.meaning, self.action)
 
 
 def is_sure(refusal: PermissionError) -> bool:
@@ -68,28 +161,14 @@ def reason_of(refusal: PermissionError) -> str:
     """Why, for errors: ``HTTP 400 ExpiredToken: the credential has expired``."""
     if not isinstance(refusal, StorageRefusal):
         return "permission denied"  # a local file
-    told = {"ended": ": the credential has expired", "credential": ": the credential is not valid, or no longer"}
-    return f"{refusal}{told.get(refusal.refused, '')}"
+    told = {"ended": "the credential has expired", "credential": "the credential is not valid, or no longer"}
+    meaning = refusal.meaning or told.get(refusal.refused)
+    return f"{refusal}: {meaning}" if meaning else str(refusal)
 
 
-def passing_failure(
-    status: int, headers: Mapping[str, str], body: bytes, *, method: str = "GET"
-) -> RetryableError | StorageRefusal | None:
-    """The failure that an answer other than 200 and 206 means if another try or another credential may mend it; None if not.
-
-    Args: As those of ``failure_of``.
-    """
-    text = body.decode("utf-8", "replace")
-    code = _code(headers, text)
-    label = f"HTTP {status} {code}".strip()
-    if code in _TRANSIENT_CODES or status >= 500 or status in (408, 425, 429):
-        return RetryableError(label, retry_after(headers.get("retry-after")), busy=True)
-    if code in _CREDENTIAL_CODES or status in (401, 403) or (status == 400 and method == "HEAD"):
-        ended = _ENDED.search(text) is not None
-        # A HEAD of S3 with a credential that has ended is answered with a bare 400.
-        sure: Refused = "credential" if status in (400, 401) else "request"
-        return StorageRefusal(label, "ended" if ended else _CREDENTIAL_CODES.get(code, sure))
-    return None
+def action_of(refusal: PermissionError, otherwise: str) -> str:
+    """What to do about it: as the storage's answer tells, or ``otherwise``."""
+    return (refusal.action if isinstance(refusal, StorageRefusal) else "") or otherwise
 
 
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: str, method: str, host: str) -> Exception:
@@ -104,22 +183,38 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: st
     Returns:
         A ``RetryableError``, a ``StorageRefusal``, a ``FileNotFoundError``, or the error to raise.
     """
-    code = _code(headers, body.decode("utf-8", "replace"))
+    text, file = body.decode("utf-8", "replace"), what.removeprefix("file ")
+    code = _code(headers, text)
     label = f"HTTP {status} {code}".strip()
     if status == 407:
-        return NetworkError(f"{what}: {proxy_refusal('407 Proxy Authentication Required', host)}", host=host)
+        return NetworkError(f"{what}: {proxy_refusal('407 Proxy Authentication Required', host)}", host=host, file=file)
     if code in _REGION_CODES or (300 <= status < 400 and "x-amz-bucket-region" in headers):
-        return FileError(f"{what}: the bucket is in another region ({label}); set the option storageRegion", file=what)
-    if (passing := passing_failure(status, headers, body, method=method)) is not None:
-        return passing
+        return FileError(
+            f"{what}: the bucket is in another region ({label}); set the option storageRegion, or ask the provider to sign its "
+            f"URLs for that region",
+            file=file,
+        )
+    if code in _TRANSIENT_CODES or status >= 500 or status in (408, 425, 429):
+        return RetryableError(label, retry_after(headers.get("retry-after")), busy=True)
+    told = f"{code}\n{text}"
+    cause = next((cause for cause in _CAUSES if cause.pattern.search(told)), None)
+    if cause is not None:
+        if cause.refused is not None:
+            return StorageRefusal(label, cause.refused, cause.meaning, cause.action)
+        return FileError(f"{what}: {cause.meaning} ({label} from {host}); {cause.action}", file=file)
+    if code in _CREDENTIAL_CODES or status in (401, 403) or (label == "HTTP 400" and method == "HEAD"):
+        ended = _ENDED.search(text) is not None
+        # A HEAD of S3 with a credential that has ended is answered with a bare 400.
+        sure: Refused = "credential" if status in (400, 401) else "request"
+        return StorageRefusal(label, "ended" if ended else _CREDENTIAL_CODES.get(code, sure))
     if status in (404, 410):
         return FileNotFoundError(what)
     if status == 416 or code == "InvalidRange":
         return CorruptFileError(
-            f"{what} is shorter than planned; the file is damaged or was replaced: reload", file=what
+            f"{what} is shorter than planned; the file is damaged or was replaced: reload", file=file
         )
     return FileError(
-        f"{what}: the storage answered {label}; reload the table, and ask the provider if it goes on", file=what
+        f"{what}: the storage answered {label}; reload the table, and ask the provider if it goes on", file=file
     )
 
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.http import json_object, parse_count
+from delta_sharing_spark.network.http import declared_length, json_object, parse_count
 from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
@@ -68,7 +68,7 @@ class Cloud(ABC):
         Raises:
             UnreadableAnswer
         """
-        return _size_and_time(headers.get("content-length", ""), headers.get("last-modified", ""))
+        return _size_and_time(declared_length(headers), headers.get("last-modified", ""))
 
     def headers(self, method: str, url: str) -> dict[str, str]:
         """The headers that show the credential."""
@@ -276,7 +276,7 @@ def _size_and_time(size: object, time: object) -> tuple[int, int]:
     """A size, and a time in milliseconds, which some clouds write as ISO 8601 has it, and others as HTTP."""
     count, instant = parse_count(str(size)), parse_instant(str(time))
     if count is None:
-        raise UnreadableAnswer(f"a size is {str(size)[:50]!r}")
+        raise UnreadableAnswer("a size is missing" if size is None else f"a size is {str(size)[:50]!r}")
     if instant is not None:
         return count, to_millis(instant)
     seconds = http_seconds(str(time))

@@ -20,10 +20,10 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
-from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
+from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
-from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, proxy_refusal, retry
-from delta_sharing_spark.storage.answers import passing_failure
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
+from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, reason_of
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange, wrong_bytes
 
@@ -106,7 +106,7 @@ class HttpSource:
                     url = self._lease.url()
                 try:
                     return self._receive(url, transfer)
-                except _UrlRefused as refusal:
+                except StorageRefusal as refusal:
                     renewals += 1
                     self._renew(url, refusal, renewals)
 
@@ -120,13 +120,16 @@ class HttpSource:
         """Break off reads under way in any thread. Connections belong to the session and stay open."""
         self._canceller.break_off()
 
-    def _renew(self, url: str, refusal: _UrlRefused, renewals: int) -> None:
+    def _renew(self, url: str, refusal: StorageRefusal, renewals: int) -> None:
         if renewals > MAX_RENEWALS:
+            action = action_of(refusal, "reload the table, and ask the provider if it goes on")
             raise FileError(
-                f"file {self.name}: the storage refused it again after {MAX_RENEWALS} renewals ({refusal}); "
-                f"reload the table, and ask the provider if it goes on",
+                f"file {self.name}: the storage {urlsplit(url).hostname} refused it again after {MAX_RENEWALS} renewals "
+                f"({reason_of(refusal)}); {action}",
                 file=self.name,
             ) from None
+        if renewals > 1:
+            self._sleep(SETTLING)
         with self._canceller.watching():
             self._lease.refused(url, str(refusal))
 
@@ -217,29 +220,15 @@ class HttpSource:
         return may_be_local
 
     def _failure_of(self, response: requests.Response) -> Exception:
-        status = response.status_code
-        if status == 407:
-            host = urlsplit(response.url).hostname
-            refusal = proxy_refusal("407 Proxy Authentication Required", host)
-            return NetworkError(f"file {self.name}: {refusal}", file=self.name)
+        status, host = response.status_code, urlsplit(response.url).hostname or ""
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b"" if status < 500 else b""
-        failure = passing_failure(status, response.headers, body)
-        if isinstance(failure, RetryableError):
-            return failure
-        if failure is not None or (status in (400, 404) and _EXPIRED_BODY.search(body)):
-            return _UrlRefused(f"HTTP {status}")
-        if status == 416:
-            return self._version.changed("the storage says it is shorter")
-        if status in (404, 410):
+        failure = failure_of(status, response.headers, body, what=f"file {self.name}", method="GET", host=host)
+        is_final = isinstance(failure, FileNotFoundError | FileError)
+        if is_final and status in (400, 404) and _EXPIRED_BODY.search(body):
+            return StorageRefusal(f"HTTP {status}", "ended")
+        if isinstance(failure, FileNotFoundError):
             return FileGoneError(
                 f"file {self.name}: the storage no longer has it (HTTP {status}); the table was probably rewritten or vacuumed: reload it",
                 file=self.name,
             )
-        return FileError(
-            f"file {self.name}: the storage answered HTTP {status}; reload the table, and ask the provider if it goes on",
-            file=self.name,
-        )
-
-
-class _UrlRefused(Exception):
-    """The storage refuses the URL: it has ended, or was never valid."""
+        return self._version.changed("the storage says it is shorter") if status == 416 else failure

@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
 )
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.http import data_session, read_body
+from delta_sharing_spark.network.http import TruncatedBodyError, data_session, read_body, tells_length
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.storage import local_files
@@ -111,9 +111,16 @@ class Storage:
             return transfer.data
         if self._cloud is None:
             return local_files.read(location, what)
-        return self._request(
-            "GET", self._cloud.object_url, location, lambda answer: read_body(answer, _LARGEST_OBJECT), what
-        )
+
+        def receive(answer: requests.Response) -> bytes:
+            data = read_body(answer, _LARGEST_OBJECT)
+            if not tells_length(answer.headers) and len(data) != (size := self.info(location, what=what).size):
+                raise TruncatedBodyError(
+                    f"{len(data)} of {size} bytes came, in an answer that does not tell its length"
+                )
+            return data
+
+        return self._request("GET", self._cloud.object_url, location, receive, what)
 
     def info(self, location: Location, *, what: str = "") -> StoredObject:
         """Size and modification time of one object; one request, and never a listing."""
@@ -210,7 +217,12 @@ class Storage:
 
             def answered(response: Answer) -> T:
                 if isinstance(response, KeptAnswer) or response.status_code in (200, 206):
-                    return receive(response)
+                    try:
+                        return receive(response)
+                    except UnreadableAnswer as why:
+                        if tells_length(response.headers):
+                            raise
+                        raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
                 body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
                 if cloud.corrected(response.status_code, response.headers, body):
                     raise _AnotherWay

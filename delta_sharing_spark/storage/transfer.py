@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _CHUNK = 256 << 10
 _NETWORK = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError)
+#: What is not in our words yet.
+_UNTOLD = (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError, BodyError)
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.IGNORECASE)
 
 
@@ -198,11 +200,11 @@ def exchange(
                 canceller.check()
                 received = receive(response)
                 canceller.check()
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError, BodyError) as error:
+        except Exception as error:
             canceller.check()
-            if isinstance(error, PermissionError | FileNotFoundError):
-                raise
-            if not deadline.is_over:
+            if not deadline.is_over:  # else what was broken off may look like another answer
+                if isinstance(error, PermissionError | FileNotFoundError) or not isinstance(error, _UNTOLD):
+                    raise
                 try:
                     raise _told(error, url, _host(url), what) from None
                 finally:
@@ -226,6 +228,12 @@ def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaShari
             return RetryableError(f"the body of {host} is cut off: {error}")
         return FileError(
             f"{what}: the answer of {host} cannot be read: {error}; ask the provider to check it", file=what
+        )
+    if isinstance(error, requests.exceptions.InvalidHeader):  # of the answer: ours are checked
+        return FileError(
+            f"{what}: the headers of {host} contradict each other; look for a proxy in between, and ask the provider if there is "
+            f"none",
+            file=what.removeprefix("file "),
         )
     if isinstance(error, UNSENDABLE):
         return bad_url(what, type(error).__name__)

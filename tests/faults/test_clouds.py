@@ -20,7 +20,7 @@ import pytest
 from delta_sharing_spark.access.asking import storage_settings
 from delta_sharing_spark.access.directory import table as directory_table
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import CredentialError, NetworkError
+from delta_sharing_spark.errors import CredentialError, FileError, NetworkError
 from delta_sharing_spark.network.retry import retry_after
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.storage.clouds import S3
@@ -219,9 +219,21 @@ def test_a_log_is_never_read_up_to_the_end_of_a_credential(
     server.faults.add("any", STEPS[step], call=lambda: setattr(server, "_accepted", _Nothing()))
     with pytest.raises(CredentialError, match=r"also with a new credential|refuses to read") as caught:
         read(server)
-    if how == "ended":
+    message = str(caught.value)
+    assert "s.d.t" in message
+    if how == "revoked":
+        assert {"s3": "403 AccessDenied", "abfss": "403 AuthorizationFailure", "gs": "401 authError"}[cloud] in message
+        assert ("firewall" in message) == (cloud == "abfss")
+    else:
         # Google does not say which.
-        assert f"the credential {'has expired' if cloud != 'gs' else 'is not valid, or no longer'}" in str(caught.value)
+        assert f"the credential {'has expired' if cloud != 'gs' else 'is not valid, or no longer'}" in message
+
+
+def test_an_error_of_the_log_names_the_table(server: BucketServer, table: DeltaTableBuilder) -> None:
+    server.add_bucket_table("s.d.t", table.path)
+    server.faults.add("any", STEPS["listing"], times=None, status=412)
+    with pytest.raises(FileError, match=r"^s\.d\.t: listing _delta_log: the storage answered HTTP 412"):
+        read(server)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

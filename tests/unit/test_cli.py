@@ -258,6 +258,9 @@ def test_a_closed_pipe_is_no_error(profile: str) -> None:
     assert reading.wait() == 0
 
 
+CLI = "import sys; from delta_sharing_spark.cli.main import main; sys.exit(main())"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 @pytest.mark.parametrize("command", [["head"], ["ls", "--json"], ["download", "-O", "-"]])
 def test_a_full_disk_is_told_in_a_line(profile: str, command: list[str]) -> None:
@@ -271,7 +274,32 @@ def test_a_full_disk_is_told_in_a_line(profile: str, command: list[str]) -> None
             check=False,
         )
     assert ended.returncode == 2
-    assert ended.stderr == "delta-sharing-spark: the output has no room: No space left on device; write it elsewhere\n"
+    told = "standard output cannot be written: No space left on device; send it elsewhere"
+    assert ended.stderr == f"delta-sharing-spark: {told}\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes")
+@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("output", ["file", "-"])
+def test_a_file_that_may_grow_no_more_is_told_in_a_line(profile: str, tmp_path: Path, format: str, output: str) -> None:
+    """It was a traceback of forty lines, in another's words for a disk of 4 GiB files or a device that fails."""
+    target = tmp_path / f"t.{format}"
+    code = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (5000, 5000)); {CLI}"
+    asked = [
+        "download",
+        f"{profile}#demo.city.trips",
+        "--format",
+        format,
+        "-O",
+        str(target if output == "file" else "-"),
+    ]
+    with open(tmp_path / "out", "wb") as out:
+        command = [sys.executable, "-c", code, *asked]
+        ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    where = f"{target} cannot be written: File too large; name another file with --output"
+    told = where if output == "file" else "standard output cannot be written: File too large; send it elsewhere"
+    assert (ended.returncode, ended.stderr) == (2, f"delta-sharing-spark: {told}\n")
+    assert not [*tmp_path.glob("t.*")]
 
 
 def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, profile: str, tmp_path: Path) -> None:
@@ -318,8 +346,9 @@ sys.exit(main(["download", sys.argv[1], "-O", sys.argv[2]]))
     assert (ended.returncode, ended.stderr, list(tmp_path.iterdir())) == (143, "", [])
 
 
-def test_two_that_write_one_file_leave_the_whole_of_one(tmp_path: Path) -> None:
-    target = tmp_path / "t.csv"
+@pytest.mark.parametrize("name", ["t.csv", "t" * 251 + ".csv"])
+def test_two_that_write_one_file_leave_the_whole_of_one(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
     with whole_file(target, replace=True) as first, whole_file(target, replace=True) as second:
         first.write(b"1" * 10)
         first.flush()

@@ -16,11 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, NetworkError, ServerError
-from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings, pause_after_early
+from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings, pause_after_early
 from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import due_before, show_seconds
-from delta_sharing_spark.storage.answers import is_sure, reason_of
+from delta_sharing_spark.storage.answers import action_of, is_sure, reason_of
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.objects import ObjectSource, Storage
 from delta_sharing_spark.storage.ranges import ByteSource, Part
@@ -47,8 +47,8 @@ _MARGIN_SECONDS = 300.0
 _MARGIN_SHARE = 0.1
 #: Seconds that a credential is taken to hold where the server does not tell, against the protocol, or tells a time that is over.
 _UNTOLD_SECONDS = 900.0
-#: A credential that is refused at this age, in seconds, may not be known everywhere yet: it is tried again after a pause.
-_YOUNG, _SETTLING = 10.0, 2.0
+#: A credential that is refused at this age, in seconds, may not be known everywhere yet.
+_YOUNG = 10.0
 #: Tokens kept per process.
 _CACHE_SIZE = 256
 _storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
@@ -405,7 +405,7 @@ class DirectoryLease:
         if issuer is None or refusals > MAX_RENEWALS:
             raise self._final(storage, location, name, refusal)
         if refusals > 1 and time.time() < self._token.issued + _YOUNG:
-            self._access.settings.sleep(_SETTLING)
+            self._access.settings.sleep(SETTLING)
             return
         _log.info("the storage refused %s with the token %s (%s); renewing it", name, storage.credential, refusal)
         if self._token.uuid == storage.credential:
@@ -426,6 +426,10 @@ class DirectoryLease:
     def _final(self, storage: Storage, location: Location, name: str, refusal: PermissionError) -> DeltaSharingError:
         """The error of a file that is refused also with a new credential: it is gone, or the credential is too narrow."""
         access, token = self._access, self._token
+        if is_sure(refusal) and (action := action_of(refusal, "")):
+            return CredentialError(
+                f"the storage refuses {name} of {access.table} ({reason_of(refusal)}); {action}", file=name
+            )
         others = [sample for sample in access.samples if sample != location and token.location.covers(sample)]
         # Azure answers 404 for what does not exist, whatever a credential may do.
         is_about_scope = is_sure(refusal) or location.kind == "azure"
@@ -457,10 +461,13 @@ class DirectoryLease:
                 f"{token.validity}), and {_NOT_CARRIED}",
                 file=name,
             )
+        action = action_of(
+            refusal,
+            f"reload the table, and ask the provider whether the credential covers {token.location} if it goes on",
+        )
         return CredentialError(
             f"the storage refused {name} of {access.table}, also with a new credential ({reason_of(refusal)}; token "
-            f"{token.uuid}, {token.validity}); reload the table, and ask the provider whether the "
-            f"credential covers {token.location} if it goes on",
+            f"{token.uuid}, {token.validity}); {action}",
             file=name,
         )
 

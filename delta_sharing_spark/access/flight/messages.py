@@ -61,6 +61,32 @@ def internal(error: BaseException) -> Exception:
     )
 
 
+#: What to do where gRPC came to no answer, by its words.
+_ADVICE = (
+    (
+        "certificate has expired|not yet valid",
+        "check the clock of this machine, and ask its operator for another certificate",
+    ),
+    (
+        "certificate verify failed",
+        "set the option caBundle to the authority of its certificate, or ask its operator whether it sends all of its chain",
+    ),
+    ("not in peer certificate", "check its address: the certificate is that of another host"),
+    ("wrong version number", "it listens without TLS: write grpc+tcp://"),
+    (
+        "empty address list",
+        "check that the files of the options caBundle, gatewayCertificate and gatewayKey are PEM, and that the key is the "
+        "certificate's",
+    ),
+    (
+        "Socket closed|Connection reset",
+        "check its address (grpc+tls:// if it listens with TLS) and its log, and whether it wants a certificate of its callers "
+        "(the options gatewayCertificate and gatewayKey)",
+    ),
+    ("", "check its address and log"),
+)
+
+
 def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> DeltaSharingError:
     """What a gateway answered, as the error that it was there.
 
@@ -88,9 +114,8 @@ def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> D
     if isinstance(
         error, (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightInternalError, OSError)
     ):
-        return NetworkError(
-            f"the Flight gateway {gateway} does not answer as it should: {message}; check its address and log"
-        )
+        advice = next(advice for words, advice in _ADVICE if re.search(words, message))
+        return NetworkError(f"the Flight gateway {gateway} does not answer as it should: {message}; {advice}")
     # What pyarrow makes of NOT_FOUND, INVALID_ARGUMENT and UNIMPLEMENTED.
     if isinstance(error, (pa.ArrowKeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError)):
         return RequestRefusedError(

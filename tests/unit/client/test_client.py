@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,10 @@ def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuil
     assert table.version() == 3
     assert table.version(starting_timestamp="2020-01-01T00:00:00Z") == 0
     assert table.version(datetime(2020, 1, 1, tzinfo=timezone.utc)) == 0
+    committed = table.versions()[2].committed
+    for after, version in ((0, 2), (1, 3), (-1, 2)):  # a moment within the millisecond of a version lies after it
+        assert committed is not None
+        assert table.version(committed + timedelta(microseconds=after)) == version
     assert table.scan(version=1).count() == 60
     assert table.scan(version=2).to_arrow().num_rows == 100
     feed = table.changes(2, 3)

@@ -28,7 +28,7 @@ from delta_sharing_spark.errors import ConfigError, ConversionError, OptionError
 from delta_sharing_spark.frames import export, pandas_frames
 from delta_sharing_spark.frames.export import write_batches
 from delta_sharing_spark.frames.pandas_frames import DecimalObjects, to_pandas
-from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
 from support.drawing import drawn, one_of
@@ -202,6 +202,23 @@ def test_a_batch_that_cannot_be_converted_fails_wherever_it_comes(monkeypatch: p
     table = pa.table({"n": range(31), "s": [[1]] * 31})
     with pytest.raises(ConversionError, match=r"table s\.d\.t, column n: .* as the test wants"):
         to_pandas(table.to_reader(10), table="s.d.t")
+
+
+def test_an_error_that_is_kept_keeps_no_reading_under_way(trips: SharedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook keeps the last one: the threads, connections and memory of the reading stayed with it."""
+    far = pa.table({"n": range(30), "t": pa.array([2**62] * 30, pa.timestamp("us"))})
+    ended = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from far.to_batches(10)
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(Scan, "_sized_batches", lambda self: (far.schema, batches(), None))
+    with pytest.raises(ConversionError, match="column t") as kept:
+        trips.to_pandas(timestamp_as_object=True)
+    assert (ended, kept.type) == ([True], ConversionError)
 
 
 def test_what_an_option_of_pyarrow_cannot_convert_is_told_by_table_and_column() -> None:

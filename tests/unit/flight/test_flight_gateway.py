@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, RENEW, GatewayAddress
 from delta_sharing_spark.access.flight.table import FlightAccess
-from delta_sharing_spark.errors import ConfigError, TicketError
+from delta_sharing_spark.errors import ConfigError, NetworkError, TicketError
 from delta_sharing_spark.flight import gateway as gateway_module
 from delta_sharing_spark.flight import tickets
 from delta_sharing_spark.flight.gateway import REUSE_CONNECTION, FlightGateway
@@ -80,6 +81,13 @@ def test_a_plan_tells_what_it_knows(gateway: FlightGateway, caller: Caller, clie
     assert caller.act("TableVersion", json.dumps(TABLE).encode()) == b"3"
     in_zone = {**TABLE, "timestamp": "2020-01-01", "options": {"timeZone": "Asia/Tokyo"}}
     assert caller.act("TableVersion", json.dumps(in_zone).encode()) == b"0"
+    committed = client.table("sh.sc.t").versions()[2].committed
+    assert committed is not None
+    within = {
+        **TABLE,
+        "timestamp": (committed + timedelta(microseconds=1)).isoformat(),
+    }  # in its millisecond, but after it
+    assert caller.act("TableVersion", json.dumps(within).encode()) == b"3"
     assert {action.type for action in caller.connection.list_actions(caller.options)} >= {RENEW, CANCEL}
 
 
@@ -335,6 +343,41 @@ def test_mutual_tls(server: SharingServer, certificate: Path) -> None:
             assert sum(connection.do_get(e.ticket).read_all().num_rows for e in info.endpoints) == 90
         with flight.connect(gateway.uri, tls_root_certs=pem) as stranger, pytest.raises(flight.FlightUnavailableError):
             list(stranger.list_flights())
+
+
+@pytest.mark.parametrize(
+    ("listens", "scheme", "options", "words"),
+    [
+        ("grpc+tls", "grpc+tls", {}, "certificate verify failed: self.signed certificate; set the option caBundle"),
+        ("grpc+tls", "grpc+tcp", {}, r"check its address \(grpc\+tls:// if it listens with TLS\)"),
+        ("grpc+tcp", "grpc+tls", {}, r"it listens without TLS: write grpc\+tcp://"),
+        ("mutual", "grpc+tls", {"caBundle": "right"}, "whether it wants a certificate of its callers"),
+        ("grpc+tls", "grpc+tls", {"caBundle": "empty"}, "set the option caBundle"),
+        ("grpc+tls", "grpc+tls", {"caBundle": "text"}, "caBundle, gatewayCertificate and gatewayKey are PEM"),
+    ],
+)
+def test_a_gateway_that_cannot_be_spoken_with_is_told_with_what_to_do(
+    server: SharingServer,
+    certificate: Path,
+    tmp_path: Path,
+    listens: str,
+    scheme: str,
+    options: dict[str, str],
+    words: str,
+) -> None:
+    files = {"right": certificate, "empty": tmp_path / "empty.pem", "text": tmp_path / "text.pem"}
+    files["empty"].touch()
+    files["text"].write_text("no certificate")
+    settings = GatewaySettings(tokens=(TOKEN,))
+    if listens != "grpc+tcp":
+        authority = certificate if listens == "mutual" else None
+        settings = GatewaySettings("grpc+tls://127.0.0.1:0", (TOKEN,), certificate, certificate, authority)
+    with FlightGateway(SharingClient(server.profile()), settings) as gateway:
+        address = f"{scheme}://{gateway.uri.partition('://')[2]}"
+        named = {name: str(files[value]) for name, value in options.items()}
+        with pytest.raises(NetworkError, match=words) as caught:
+            SharingClient.over(address, token=TOKEN, retryTimeout="1s", **named).table("sh.sc.t").scan().to_arrow()
+        assert TOKEN not in str(caught.value)
 
 
 @pytest.mark.parametrize(

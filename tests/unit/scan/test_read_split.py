@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
-from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError
 from delta_sharing_spark.scan import pace, read_ahead, row_group_reader, split_reader
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import MAX_SLICES_PER_FILE, MAX_SPLITS, FileSlice, FileTask, Split, pack
@@ -443,6 +443,26 @@ def test_long_texts_that_rows_repeat_come_in_small_batches(each: int, fetch_ahea
         rows, most = rows + batch.num_rows, max(most, pool.bytes_allocated() - before)
     assert rows == 4_000 // each
     assert most < 64 << 20, "all rows take 256 MB"
+
+
+@pytest.mark.parametrize("where", ["decoding", "footer", "fetching"])
+def test_a_process_without_memory_does_not_call_its_files_damaged(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark bounds Python workers by ``spark.executor.pyspark.memory``: allocations fail there."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed") if where != "fetching" else MemoryError
+
+    place = {
+        "decoding": "row_group_reader._batches",
+        "footer": "footer._parsed",
+        "fetching": "split_reader.read_footer",
+    }
+    monkeypatch.setattr(f"delta_sharing_spark.scan.{place[where]}", fail)
+    with pytest.raises(FileError, match="the memory of this process does not suffice") as told:
+        read_one(parquet(numbers(10)), NARROW)
+    assert not isinstance(told.value, CorruptFileError)
+    assert "s.d.t" in str(told.value)
+    assert where == "fetching" or told.value.file == "f.parquet"
 
 
 def test_what_pyarrow_does_not_read_is_not_called_damaged() -> None:

@@ -160,11 +160,22 @@ def test_types_we_cannot_read_are_refused_by_name_and_column(name: str) -> None:
      '{"type":"struct","fields":[{"name":1,"type":"long"}]}', '{"type":"struct","fields":[{"name":"a","type":"long","nullable":"no"}]}',
      '{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}', '{"type":"struct","fields":[{"name":"a","type":"long","metadata":"x"}]}',
      '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.physicalName":7}}]}',
-     '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.id":"1"}}]}'],
+     '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.id":"x"}}]}',
+     '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.id":"٣"}}]}',
+     '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.id":true}}]}'],
 )  # fmt: skip
 def test_malformed_schemas_are_one_clear_error(text: str) -> None:
     with pytest.raises(ResponseError, match="t"):
         parse_schema(text, "t")
+
+
+def test_ids_of_mapped_columns_as_text_are_numbers() -> None:
+    """So delta-rs writes the ids of every column where an append adds one (``schema_mode="merge"``, 1.6.6)."""
+    inner = {"name": "b", "type": "long", "metadata": {"delta.columnMapping.id": "12"}}
+    outer = {"name": "a", "type": {"type": "struct", "fields": [inner]}, "metadata": {"delta.columnMapping.id": "1"}}
+    field = parse_schema(json.dumps({"type": "struct", "fields": [outer]}), "t").fields[0]
+    assert isinstance(field.type, Struct)
+    assert (field.field_id, field.type.fields[0].field_id) == (1, 12)
 
 
 def test_names_are_found_exactly_then_without_case() -> None:

@@ -240,6 +240,23 @@ def test_a_token_without_an_end_is_read_again_each_minute(
     assert pickle.loads(pickle.dumps(rest.profile)) == rest.profile, "the planning worker renews"
 
 
+def test_a_relative_file_is_that_of_the_directory_in_which_it_was_named(
+    settings: NetworkSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two recipients with a ``token.jwt`` each, in their own directories, one was shown as the other."""
+    profiles = {}
+    for name in ("ann", "ben"):
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "token.jwt").write_text(f"token-of-{name}")
+        monkeypatch.chdir(directory)
+        profiles[name] = _keyless("http://127.0.0.1:1", {"bearerTokenFile": "token.jwt"})
+    monkeypatch.chdir(tmp_path)
+    for name, profile in profiles.items():
+        assert auth.authorization(profile, settings) == f"Bearer token-of-{name}"
+    assert profiles["ann"].recipient != profiles["ben"].recipient
+
+
 def test_after_a_401_the_same_token_is_not_shown_again(
     server: ScriptedServer, settings: NetworkSettings, tmp_path: Path
 ) -> None:

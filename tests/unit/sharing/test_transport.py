@@ -424,15 +424,16 @@ class _RefusingProxy(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("how", ["answers", "is not there"])
-def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, how: str) -> None:
+def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, how: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _RefusingProxy) as refusing:
         threading.Thread(target=refusing.serve_forever, daemon=True).start()
         port = refusing.server_port if how == "answers" else unused_port()
-        settings = replace(settings, proxy=f"http://user:s3cret@127.0.0.1:{port}", retry_seconds=0.5)
+        settings = replace(settings, proxy=f"http://user:s3cret@127.0.0.1:{port}", retry_seconds=5)
         reason = "407 Proxy Authentication Required" if how == "answers" else "nothing listens at its address"
         rest = SharingRest(Profile("https://sharing.invalid", bearer_token="t0ken"), settings)
-        with pytest.raises(NetworkError, match=rf"the proxy on the way to .* sharing\.invalid .*{reason}") as refused:
+        with pytest.raises(NetworkError, match=rf"the proxy on the way to .*sharing\.invalid .*{reason}") as refused:
             rest.table_version(NAME)
+        assert (clock.slept == []) == (how == "answers"), "its refusal is final"
         assert "s3cret" not in str(refused.value)
         source = HttpSource(data_session(settings), _Fixed(), name="f", size=1, policy=HttpPolicy(retry_seconds=0.5))
         with pytest.raises(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import re
 import threading
+from copy import copy
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import FileError
+from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, is_sure, reason_of
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnswer
 from delta_sharing_spark.storage.locations import parse_location
@@ -222,3 +227,84 @@ def test_a_listing_goes_on_over_pages_and_not_for_ever(monkeypatch: pytest.Monke
     pages += [([], "1"), ([], "1")]
     with pytest.raises(FileError, match="goes on with the same page"):
         storage.list_from(root, "")
+
+
+def xml(code: str, message: str = "m") -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message><Key>t/f</Key></Error>".encode()
+
+
+def google(reason: str, message: str = "m") -> bytes:
+    return json.dumps(
+        {"error": {"message": message, "errors": [{"reason": reason, "message": message}]}}, indent=1
+    ).encode()
+
+
+DECRYPT = "User: arn:aws:sts::1:assumed-role/x is not authorized to perform: kms:Decrypt on the resource"
+PERIMETER = "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (403, xml("InvalidObjectState"), r"is archived .*InvalidObjectState.*; ask the provider to restore it"),
+        (409, xml("BlobArchived"), r"is archived .*BlobArchived.*; ask the provider to restore it"),
+        (409, xml("BlobBeingRehydrated"), "being restored .*; try again"),
+        (404, xml("NoSuchBucket"), "does not exist there .*; ask the provider where"),
+        (404, xml("ContainerNotFound"), "does not exist there .*; ask the provider where"),
+        (
+            404,
+            google("notFound", "The specified bucket does not exist."),
+            "does not exist there .*; ask the provider where",
+        ),
+        (403, xml("AllAccessDisabled"), "account is disabled"),
+        (403, xml("AccountIsDisabled"), "account is disabled"),
+        (403, google("accountDisabled"), "account is disabled"),
+        (400, google("required", "Bucket is a requester pays bucket but no user project provided."), "requester pays"),
+        (400, xml("UserProjectMissing"), "requester pays"),
+        (400, xml("KMS.DisabledException"), "key that it is encrypted with"),
+        (400, google("cloudKmsDisabledKey"), "key that it is encrypted with"),
+    ],
+)
+def test_what_nothing_mends_is_told_at_once(status: int, body: bytes, words: str) -> None:
+    """Neither refused nor absent: where a log is read by GET alone, a commit of those would count as not written yet."""
+    meant = failure_of(status, {}, body, what="file t/f", method="GET", host="h")
+    assert type(meant) is FileError
+    assert meant.file == "t/f"
+    assert re.search(words, str(meant))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (403, xml("AccessDenied", DECRYPT), r"KMS.*; ask the provider to allow that"),
+        (403, google("forbidden", "Permission denied on Cloud KMS key."), r"KMS.*; ask the provider to allow that"),
+        (403, xml("AuthorizationSourceIPMismatch"), "addresses .*; ask the provider to let"),
+        (403, google("vpcServiceControls", PERIMETER), "VPC Service Controls .*; ask the provider to let"),
+        (403, PERIMETER.encode(), "VPC Service Controls .*; ask the provider to let"),
+        (403, xml("KeyBasedAuthenticationNotPermitted"), "made with its key; ask .* user delegation SAS"),
+        (403, xml("RequestTimeTooSkewed"), "clocks .* differ; check the clock"),
+    ],
+)
+def test_a_refusal_whose_cause_is_told_is_no_absence(status: int, body: bytes, words: str) -> None:
+    meant = failure_of(status, {}, body, what="f", method="GET", host="h")
+    assert isinstance(meant, StorageRefusal)
+    assert is_sure(meant)
+    copied = pickle.loads(pickle.dumps(copy(meant)))
+    assert re.search(words, f"{reason_of(copied)}; {action_of(copied, '')}")
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"), [("ExpiredRequest", "ended"), ("InvalidTokenId", "credential"), ("ExpiredToken", "ended")]
+)
+def test_codes_of_other_storages_that_speak_s3(code: str, refused: str) -> None:
+    """Cloudflare's of a signature that ended, MinIO's of a session token."""
+    meant = failure_of(400, {}, xml(code), what="f", method="GET", host="h")
+    assert isinstance(meant, StorageRefusal)
+    assert meant.refused == refused
+
+
+def test_a_400_to_head_is_a_refusal_only_without_a_code() -> None:
+    """S3 sends none with a credential that has ended; Azure says what is wrong."""
+    assert isinstance(failure_of(400, {}, b"", what="f", method="HEAD", host="h"), StorageRefusal)
+    told = {"x-ms-error-code": "InvalidQueryParameterValue"}
+    assert type(failure_of(400, told, b"", what="f", method="HEAD", host="h")) is FileError

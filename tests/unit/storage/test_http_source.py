@@ -295,10 +295,13 @@ def test_an_error_code_means_the_same_by_url_as_by_directory(
 def test_renewals_end_and_a_lease_that_cannot_renew_says_why(
     server: Server, session: requests.Session, clock: Clock
 ) -> None:
-    server.always = status(403)
-    with pytest.raises(FileError, match=r"refused it again after \d renewals") as caught:
+    server.always = status(403, b"<Error><Code>AccessDenied</Code></Error>")
+    with pytest.raises(
+        FileError, match=r"storage 127.0.0.1 refused it again after \d renewals \(HTTP 403 AccessDenied"
+    ) as caught:
         source(server, session, clock).read(0, 10)
     assert 2 <= len(server.asked) <= 5
+    assert clock.waits == [2.0], "what is new may not be known everywhere yet"
     assert_no_secret(caught.value)
     with pytest.raises(CredentialError, match="no other URL"):
         source(server, session, clock, Lease(server.url, fails=True)).read(0, 10)

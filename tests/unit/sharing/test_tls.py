@@ -1,0 +1,120 @@
+"""What servers and certificates do that TLS refuses: alike for the sharing server and for storage, at once, with what to do about it."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from scripted_server import NAME, Clock, Rest, ScriptedServer
+
+from delta_sharing_spark.errors import NetworkError
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.secrets import AwsSession, StorageSettings
+
+NOW, DAY = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
+
+
+def certificate_of(directory: Path, host: str = "localhost", begins: float = -1, ends: float = 1) -> Path:
+    """A certificate that signs itself, with its key; it begins and ends so many days from now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW + begins * DAY)
+        .not_valid_after(NOW + ends * DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    written = directory / "certificate.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    written.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + secret)
+    return written
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({"ends": -0.5}, "certificate has expired.*; check the clock of this machine, and ask who runs localhost"),
+        ({"begins": 0.5}, "certificate is not yet valid.*; check the clock of this machine"),
+        ({"host": "other.example"}, "Hostname mismatch.*; check the address: the certificate is that of another host"),
+        ("unknown", "self.signed certificate.*; set the option caBundle .* all of its chain"),
+        ("empty", r"no certificate or crl found.*; the file of the option caBundle \(or of .*\) holds no certificates"),
+        ("old", "protocol.*; ask who runs localhost to offer a newer TLS"),
+    ],
+    ids=str,
+)
+def test_what_no_other_try_changes(
+    tmp_path: Path, rest_of: Rest, settings: NetworkSettings, clock: Clock, what: dict[str, float] | str, words: str
+) -> None:
+    of = what if isinstance(what, dict) else {}
+    certificate = certificate_of(tmp_path, **of)  # type: ignore[arg-type]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    trusted: Path | None = certificate
+    if what == "old":
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1
+    elif what in ("unknown", "empty"):
+        trusted = None if what == "unknown" else tmp_path / "empty.pem"
+        (tmp_path / "empty.pem").touch()
+    bundle = None if trusted is None else str(trusted)
+    with ScriptedServer(context) as server:
+        endpoint = server.endpoint.replace("127.0.0.1", "localhost")
+        storage = Storage(
+            parse_location("s3://bucket/t"),
+            AwsSession("id", "s3cret", "token"),
+            StorageSettings(endpoint=endpoint, ca_bundle=bundle, sleep=clock.sleep, clock=clock),
+        )
+        asked: list[Callable[[], object]] = [
+            lambda: rest_of(server, replace(settings, ca_bundle=bundle), endpoint=endpoint).table_version(NAME),
+            lambda: storage.get(parse_location("s3://bucket/t/f"), 0, 10),
+        ]
+        for ask in asked:
+            with pytest.raises(NetworkError, match=rf"TLS with localhost failed \(.*{words}"):
+                ask()
+        assert server.asked == []
+    assert clock.slept == []
+
+
+def test_tls_that_breaks_off_is_tried_again(server: ScriptedServer, rest_of: Rest, clock: Clock) -> None:
+    """The other end goes away in the middle of the handshake, as behind a balancer that is restarted."""
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    accepted, _ = listener.accept()
+                except OSError:
+                    return
+                with accepted:
+                    accepted.recv(1)
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        client = rest_of(server, endpoint=f"https://127.0.0.1:{listener.getsockname()[1]}/x")
+        with pytest.raises(
+            NetworkError,
+            match=r"could not be reached \((TLS with 127.0.0.1 broke off|127.0.0.1 closed the connection)\)",
+        ):
+            client.table_version(NAME)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert len(clock.slept) > 2

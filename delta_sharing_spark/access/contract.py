@@ -32,7 +32,15 @@ from delta_sharing_spark.scan.plan import (
     pack,
 )
 from delta_sharing_spark.schema.features import TYPE_CHANGES, check_protocol, check_type_changes, mapping_mode
-from delta_sharing_spark.schema.types import Field, FieldsByName, Primitive, Struct, parse_schema, without_mapping
+from delta_sharing_spark.schema.types import (
+    Field,
+    FieldsByName,
+    Primitive,
+    Struct,
+    inner_fields,
+    parse_schema,
+    without_mapping,
+)
 from delta_sharing_spark.sharing import wire_records
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
@@ -114,17 +122,19 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
     """Refuse a version whose values would be missing from the feed's columns, or stand in others.
 
     A column that the version lacks is NULL in its rows, one that the feed lacks is left out, and types are compared
-    file by file. A version with another id is read where its columns are all in the feed, unchanged: a MERGE of
-    delta-rs that adds columns gives the table another id.
+    file by file. A version with another id is read where its columns are all in the feed: a MERGE of delta-rs
+    that adds columns or fields gives the table another id.
 
     Raises:
         TableChangedError: The version is another table's.
         SchemaError: Names version and column.
     """
     when = "the newest version" if version is None else f"version {version}"
-    if feed.id and earlier.id and feed.id != earlier.id and not _holds(feed, earlier):
+    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
+    goes_on = same_files and _holds(feed.schema.fields, earlier.schema.fields)
+    if feed.id and earlier.id and feed.id != earlier.id and not goes_on:
         raise TableChangedError(
-            f"table {table} was replaced by another table as of {when}; load it again, or ask for versions of one table only"
+            f"table {table} was replaced by another table as of {when}; load it again, or start at a later version"
         )
     columns = {column.physical_name: column for column in feed.schema.fields}
     for column in earlier.schema.fields:
@@ -144,12 +154,14 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
             )
 
 
-def _holds(now: TableShape, earlier: TableShape) -> bool:
-    """Whether every column of an earlier shape is still there as it was."""
-    columns = {(column.name, column.physical_name): column.type for column in now.schema.fields}
-    return (now.mapping, now.partition_columns) == (earlier.mapping, earlier.partition_columns) and all(
-        columns.get((column.name, column.physical_name)) == column.type for column in earlier.schema.fields
-    )
+def _holds(now: Sequence[Field], earlier: Sequence[Field]) -> bool:
+    """Whether every earlier field is still there as it was, but for fields that were added within it."""
+    types = {(new.name, new.physical_name): new.type for new in now}
+    for old in earlier:
+        kind, inner = types.get((old.name, old.physical_name)), inner_fields(old.type)
+        if kind is None or not (_holds(inner_fields(kind), inner) if inner else kind == old.type):
+            return False
+    return True
 
 
 def _shown(field_: Field) -> str:

@@ -24,6 +24,7 @@ from delta_sharing_spark.access.contract import (
     TableState,
     VersionFiles,
     VersionListing,
+    check_readable,
 )
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
@@ -33,7 +34,7 @@ from delta_sharing_spark.errors import TableChangedError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
 SHAPE = TableShape("m", Struct((Field("id", Primitive("long")), Field("day", Primitive("string")))), ("day",), "none")
@@ -162,6 +163,21 @@ def test_a_stream(table: MemoryTable) -> None:
 
 
 DAY = SHAPE.schema.fields[1]
+X, Y = Field("x", Primitive("long")), Field("y", Primitive("long"))
+
+
+@pytest.mark.parametrize(
+    ("now", "earlier", "is_read"),
+    [(Struct((X, Y)), Struct((X,)), True), (Struct((X,)), Struct((X, Y)), False), (Primitive("long"), Struct((X,)), False),
+     (Array(Struct((X, Y)), True), Array(Struct((X,)), True), True), (Array(Primitive("long"), True), Array(Primitive("date"), True), False)],
+)  # fmt: skip
+def test_fields_that_another_table_has_added(now: DataType, earlier: DataType, is_read: bool) -> None:
+    feed, before = (replace(SHAPE, id=str(kind), schema=Struct((Field("a", kind), DAY))) for kind in (now, earlier))
+    if is_read:
+        check_readable(feed, before, 0, "t")
+    else:
+        with pytest.raises(TableChangedError, match="replaced by another table as of version 0"):
+            check_readable(feed, before, 0, "t")
 
 
 @pytest.mark.parametrize(

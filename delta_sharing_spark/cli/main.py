@@ -318,7 +318,7 @@ def _download(arguments: argparse.Namespace) -> int:
         write_batches(scan.to_record_batch_reader(), sys.stdout.buffer, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
-    with _handled(_leave, signal.SIGTERM), whole_file(target, replace=arguments.force) as out:
+    with _handled(_leave, *_endings()), whole_file(target, replace=arguments.force) as out:
         rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
     if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
@@ -462,6 +462,14 @@ def _handled(handler: Callable[..., object], *numbers: int) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def _endings() -> list[int]:
+    """The signals that end the process; one comes when its terminal is closed, which ``nohup`` has it ignore."""
+    closed = getattr(signal, "SIGHUP", None)
+    return (
+        [signal.SIGTERM] if closed is None or signal.getsignal(closed) == signal.SIG_IGN else [signal.SIGTERM, closed]
+    )
 
 
 def _leave(number: int, _: object) -> None:

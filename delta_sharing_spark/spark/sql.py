@@ -53,6 +53,8 @@ _DOUBLE_QUOTED_NAMES = ("spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.ans
 Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
 #: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
 _Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
+#: Options of each load: Spark may read one mention of a table twice, and the caller may use a query's DataFrame again.
+_FOR_ANY_USE = {"pushdown": "off"}
 _ADVICE = (
     "client.sql takes a query (SELECT, WITH ... SELECT, FROM, TABLE or VALUES) and runs nothing else: write its result "
     'with client.sql(spark, "SELECT ...").write or .writeTo(table), and run other statements with spark.sql'
@@ -96,7 +98,9 @@ def query(client: Recipient, spark: SparkSession, build: Build, engine: str | No
     if whole is None:
         return _narrowed(client, spark, references, over)
     _log.info("%s; its tables are loaded whole", whole)
-    return build(lambda name: python_frame(Load(RecipientTable(client, parse_table_name(name)), {}), spark))
+    return build(
+        lambda name: python_frame(Load(RecipientTable(client, parse_table_name(name)), {}), spark, _FOR_ANY_USE)
+    )
 
 
 def explain(
@@ -182,10 +186,8 @@ def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load]
     def load(place: int, need: TableNeed) -> DataFrame:
         """A table with what is needed of it; mentions that need the same share one load."""
         reference = references[place]
-        options = narrowing(client.options, reference.schema, need)
-        key: tuple[object, ...] = (reference.table.name, *sorted({**reference.options, **options}.items()))
-        if "pushdown" in map(str.lower, client.options):  # such a load serves one mention only
-            key = place, *key
+        options = {**_FOR_ANY_USE, **narrowing(client.options, reference.schema, need)}
+        key = reference.table.name, *sorted({**reference.options, **options}.items())
         if key not in frames:
             frames[key] = python_frame(reference, spark, options)
         return frames[key] if need.columns is None else filled(frames[key], reference.schema, need.columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -245,7 +246,7 @@ def test_many_tasks_ask_once_and_share_a_failure(server: SharingServer, own: Del
     server.expire_urls()
     server.reset_metrics()
     rule = server.faults.add("query", times=None, delay=0.2, status=403)
-    failures: list[BaseException] = []
+    failures: list[DeltaSharingError] = []
 
     def read(split: Split) -> None:
         try:
@@ -259,6 +260,10 @@ def test_many_tasks_ask_once_and_share_a_failure(server: SharingServer, own: Del
     for thread in threads:
         thread.join()
     assert len(failures) == 6
+    for failure in failures:
+        told = r"the URL of file \w+ was refused \(HTTP 403.*\), and the sharing server gave no other: the query of s\.d\.own.* 403"
+        assert re.search(told, str(failure))
+        assert str(failure).count("gave no other") == 1
     assert rule.hits <= 9, "the refused ways once, not for every task"
 
 

@@ -284,6 +284,21 @@ def test_the_tables_of_a_query_are_asked_for_at_the_same_time(
 
 
 @pytest.mark.connect
+def test_a_query_s_frame_is_used_again(client: SharingClient, spark: Any, profile: str) -> None:
+    """Also where the client's loads take Spark's filters: those of one use would be kept for the next."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushing = SharingClient(profile, pushdown="query", engine="python")
+        for frame in (
+            pushing.sql(spark, "SELECT id, cust FROM market.shop.orders"),
+            pushing.query(spark, lambda table: table("market.shop.orders")),
+        ):
+            assert (frame.where("id < 5").count(), frame.count()) == (5, 60)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.connect
 def test_parameters(client: SharingClient, spark: Any) -> None:
     for engine in ("python", "native"):
         named = "SELECT id FROM market.shop.orders WHERE note = :note AND id > :low AND day > :day"

@@ -178,7 +178,12 @@ def fresh_url(
         held = known or (None if is_refused else stale)
         left = 0.0 if held is None or held.ends is None else held.ends - time.time()
         if held is None or held.ends is None or left <= 0:
-            load.ask(partial(_ask, context, load, task, files, reason), asked, context.settings)
+            try:
+                load.ask(partial(_ask, context, load, task, files, reason), asked, context.settings)
+            except (ServerError, NetworkError, CredentialError) as error:
+                why = f"was refused ({reason})" if is_refused else "has ended"
+                error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)
+                raise
         elif not _ask_early(context, load, task, files, reason, left):
             # It still works for a while; the storage's refusal is the last word.
             return replace(held, renew_at=min(held.ends, load.early_again))
@@ -437,8 +442,9 @@ class UrlAccess(FileAccess):
         return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.settings)
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``FileAccess.ends``: by the answer, the file's record and the URL itself."""
-        return earliest(task.expires_at, self.expires_at, url_end(task.location))
+        """See ``FileAccess.ends``: by the answer, the file's record and the URL itself. What had ended when it came tells nothing."""
+        ends = earliest(task.expires_at, self.expires_at, url_end(task.location))
+        return None if ends is None or ends <= self.planned_at else ends
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> UrlAccess:
         """See ``SplitAccess.restricted_to``; the split's pickle names each file once."""

@@ -89,14 +89,12 @@ def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, 
             while not silent.hits and process.poll() is None:
                 time.sleep(0.05)
             time.sleep(0.3)
-            begin = time.monotonic()
             if end == "interrupted":
                 process.send_signal(signal.SIGINT)
             process.communicate()
         finally:
             killer.cancel()
-        assert process.returncode != -signal.SIGKILL
-        assert time.monotonic() - begin < 20
+        assert process.returncode != -signal.SIGKILL, "it waits for the silence to end"
 
 
 FORKED = """

@@ -164,7 +164,7 @@ def test_what_is_no_value_of_the_type_names_file_and_column(text: str, kind: Dat
         with (
             decimal.localcontext(context),
             pytest.raises(
-                CorruptFileError, match=r"file f: the partition value .* of column 'c' is no [^<]*$"
+                CorruptFileError, match=r"file f: the partition value .* of column 'c' is no (?!.*<class)"
             ) as caught,
         ):
             partition_scalar(text, kind, column="c", file="f")

@@ -9,14 +9,18 @@ import threading
 from copy import copy
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import FileError
+from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.storage import regions
 from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, is_sure, reason_of
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnswer
@@ -303,8 +307,37 @@ def test_codes_of_other_storages_that_speak_s3(code: str, refused: str) -> None:
     assert meant.refused == refused
 
 
+def test_the_code_of_json_that_is_not_googles() -> None:
+    """Azure's other endpoint and OneLake; a gateway in between may drop the header that says the same."""
+    body = json.dumps({"error": {"code": "BlobArchived", "message": "archived"}}).encode()
+    assert "(HTTP 409 BlobArchived from h)" in str(failure_of(409, {}, body, what="f", method="GET", host="h"))
+
+
+def test_a_quota_of_google_that_is_used_up_is_waited_for() -> None:
+    assert isinstance(failure_of(403, {}, google("quotaExceeded"), what="f", method="GET", host="h"), RetryableError)
+
+
 def test_a_400_to_head_is_a_refusal_only_without_a_code() -> None:
     """S3 sends none with a credential that has ended; Azure says what is wrong."""
     assert isinstance(failure_of(400, {}, b"", what="f", method="HEAD", host="h"), StorageRefusal)
     told = {"x-ms-error-code": "InvalidQueryParameterValue"}
     assert type(failure_of(400, told, b"", what="f", method="HEAD", host="h")) is FileError
+
+
+def test_a_region_that_could_not_be_asked_for_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every engine of the process would be told the wrong one."""
+    answers: list[Any] = [
+        requests.ConnectionError("no route"),
+        SimpleNamespace(headers={"x-amz-bucket-region": "eu-west-1"}),
+    ]
+
+    class Session:
+        def head(self, *_: object, **__: object) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    monkeypatch.setattr(regions, "data_session", lambda _: Session())
+    told = [regions.find_region("bucket-of-the-test", StorageSettings()) for _ in range(3)]
+    assert told == ["us-east-1", "eu-west-1", "eu-west-1"]

@@ -132,6 +132,16 @@ def test_a_listing_that_was_cut_off_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("read", [by_url, by_directory])
+def test_what_comes_before_the_final_status_is_skipped(read: Callable[[str], bytes]) -> None:
+    def answer(to: socket.socket, method: str, start: int, end: int) -> None:
+        hints = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+        to.sendall(hints + head(start, end) + DATA[start:end])
+
+    with serving(answer) as url:
+        assert read(url) == DATA
+
+
+@pytest.mark.parametrize("read", [by_url, by_directory])
 def test_a_length_beside_chunks_or_twice(read: Callable[[str], bytes]) -> None:
     def chunks(to: socket.socket, method: str, start: int, end: int) -> None:
         body = DATA[start:end]

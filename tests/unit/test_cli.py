@@ -294,7 +294,7 @@ def test_a_file_that_may_grow_no_more_is_told_in_a_line(profile: str, tmp_path: 
         str(target if output == "file" else "-"),
     ]
     with open(tmp_path / "out", "wb") as out:
-        command = [sys.executable, "-c", code, *asked]
+        command = [sys.executable, "-B", "-c", code, *asked]  # Python would leave its compiled modules cut off
         ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
     where = f"{target} cannot be written: File too large; name another file with --output"
     told = where if output == "file" else "standard output cannot be written: File too large; send it elsewhere"

@@ -278,6 +278,8 @@ def final_reason(error: BaseException, host: str | None) -> str | None:
     """What failed and what to do, where no retry can mend it: a refused certificate, a proxy's refusal; else None."""
     if _is_tls_final(error):
         return _tls_failure(error, host)
+    if any(isinstance(inner, urllib3.exceptions.InvalidHeader) for inner in beneath(error)):  # two lengths
+        return f"the headers of {host} contradict each other; look for a proxy in between, and ask the provider if there is none"
     answer = proxy_reason(error) or ""
     return proxy_refusal(answer, host) if _PROXY_REFUSES.match(answer) else None
 

@@ -220,7 +220,7 @@ class Storage:
                     try:
                         return receive(response)
                     except UnreadableAnswer as why:
-                        if tells_length(response.headers):
+                        if method == "HEAD" or tells_length(response.headers):
                             raise
                         raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
                 body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""

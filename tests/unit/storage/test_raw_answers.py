@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from delta_sharing_spark.errors import DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.network.http import data_session
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.locations import parse_location
@@ -168,7 +168,7 @@ def _slow(to: socket.socket, method: str, start: int, end: int) -> None:
         (_slow, NetworkError, "127.0.0.1 had not sent all of it after 2 s"),
         (
             lambda to, method, start, end: to.sendall(head(start, end, "Content-Length: 5") + DATA[start:end]),
-            FileError,
+            NetworkError,
             "the headers of 127.0.0.1 contradict each other; look for a proxy",
         ),
         (

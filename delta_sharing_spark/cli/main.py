@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import re
 import shlex
@@ -283,7 +284,7 @@ def _head(arguments: argparse.Namespace) -> int:
         rows = as_text(reader, str(scan.table))
         if arguments.json:
             for batch in rows:
-                sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
+                sys.stdout.writelines(f"{_escaped(line)}\n" for line in json_lines(batch))
         else:
             write_table(text_table(reader.schema.names, list(cells(rows))), sys.stdout)
     return DONE
@@ -366,7 +367,16 @@ def _plain(item: Any) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    sys.stdout.write(printable_json(value) + "\n")
+    sys.stdout.write(_escaped(printable_json(value)) + "\n")
+
+
+def _escaped(text: str) -> str:
+    """JSON as standard output can hold it: by JSON's own escapes where its encoding is one of few characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], text)
+    return text
 
 
 def _completion(arguments: argparse.Namespace) -> int:

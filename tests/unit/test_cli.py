@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,14 +12,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.cli.main import main
+from delta_sharing_spark.cli.main import DONE, main
 from delta_sharing_spark.frames.export import whole_file
 from delta_sharing_spark.testing.sample import write_sample
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables.builder import DeltaTableBuilder
 
 TABLES = {"stations", "trips", "customers", "bicycles", "types"}
 
@@ -243,6 +246,23 @@ def test_download_to_standard_output(profile: str) -> None:
     command = [sys.executable, "-m", "delta_sharing_spark.cli", "download", "-O", "-", "--format", "csv"]
     done = subprocess.run([*command, f"{profile}#demo.city.stations"], capture_output=True, check=True)
     assert done.stdout.decode().count("\n") == 9
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_json_is_json_whatever_standard_output_can_hold(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"naïve ☃": "żółw 🐢\n", "n": 1}
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema([("naïve ☃", pa.string()), ("n", pa.int64())])).append([row])
+    with SharingServer() as server:
+        server.add_table("s.d.t", table.path)
+        address = f"{server.write_profile(tmp_path / 'p.share')}#s.d.t"
+        for command in ("head", "schema"):
+            out = io.BytesIO()
+            monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding, write_through=True))
+            assert main([command, address, "--json"]) == DONE
+            told = json.loads(out.getvalue().decode(encoding))
+            assert told == row if command == "head" else told["fields"][0]["name"] == "naïve ☃"
 
 
 def test_a_closed_pipe_is_no_error(profile: str) -> None:

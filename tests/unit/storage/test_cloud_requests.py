@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -341,3 +342,46 @@ def test_a_region_that_could_not_be_asked_for_is_asked_for_again(monkeypatch: py
     monkeypatch.setattr(regions, "data_session", lambda _: Session())
     told = [regions.find_region("bucket-of-the-test", StorageSettings()) for _ in range(3)]
     assert told == ["us-east-1", "eu-west-1", "eu-west-1"]
+
+
+@pytest.mark.parametrize("what", ["region", "time"])
+def test_requests_under_way_at_once_are_all_asked_otherwise(what: str) -> None:
+    """A process begins to read in several threads: each of them is told the bucket's region, or S3's time, and only one is the first."""
+    at_once = threading.Barrier(4)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            day = f"/{self.headers['x-amz-date'][:8]}/"
+            if what == "region" and "/us-east-1/s3/" in self.headers["authorization"]:
+                at_once.wait(30)
+                self.send(
+                    400, xml("AuthorizationHeaderMalformed").replace(b"<Key>", b"<Region>eu-west-1</Region><Key>")
+                )
+            elif what == "time" and "/20301231/" not in self.headers["authorization"]:
+                assert day in self.headers["authorization"]
+                at_once.wait(30)
+                self.send(403, xml("RequestTimeTooSkewed"))
+            else:
+                self.send(206, b"bytes", "bytes 0-4/5")
+
+        def send(self, status: int, body: bytes, content_range: str = "") -> None:
+            self.send_response_only(status)
+            told = {"Date": "Tue, 31 Dec 2030 12:00:00 GMT"} if what == "time" else {}
+            told |= {"Content-Range": content_range} if content_range else {}
+            for name, value in {**told, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        storage = Storage(parse_location("s3://bucket/t"), SESSION, StorageSettings(endpoint=endpoint))
+        with ThreadPoolExecutor(4) as pool:
+            read = list(pool.map(lambda _: bytes(storage.get(parse_location("s3://bucket/t/f"), 0, 5)), range(4)))
+        server.shutdown()
+    assert read == [b"bytes"] * 4

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
 from delta_sharing_spark.access.asking import iso, storage_settings, transport_of
-from delta_sharing_spark.access.contract import shape_of
+from delta_sharing_spark.access.contract import Decision, shape_of
 from delta_sharing_spark.access.load import WORKERS, Load, RecipientTable, active_zone, cheapest_column, column_names
+from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.display import (
     Column,
@@ -194,8 +196,8 @@ class SharedTable(RecipientTable, RowSource):
     def versions(self, most: int = 20) -> Sequence[TableVersion]:
         """The newest versions with their times, as a list that prints as a table; the newest last.
 
-        The table's own log tells them where the table is shared by directory, else the sharing server, with the times of
-        those versions that added or removed files.
+        The table's own log tells them where the table is shared by directory and its storage can be read, else the sharing
+        server, with the times of those versions that added or removed files.
 
         Args:
             most: How many at most.
@@ -204,9 +206,15 @@ class SharedTable(RecipientTable, RowSource):
             VersionError: The server does not share the table's history.
         """
         most = _counted("most", most)
-        options = {name.lower() for name in self.client.options}
-        by_log = not {"accessmode", "gateway"} & options and "dir" in (self.metadata.access_modes or ())
-        opener, _ = (self.scan(accessMode="dir") if by_log else self.scan()).opened()
+        opener, scan = self.scan().opened()
+        known = opener.negotiated
+        if (
+            scan.options.access_mode == "auto"
+            and known.decision.mode == "url"
+            and "dir" in known.head.metadata.access_modes
+        ):
+            by_log = Decision("dir", "the log tells the times of all versions", fallback="url")
+            opener = TableOpener(replace(known, decision=by_log))
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
             TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))

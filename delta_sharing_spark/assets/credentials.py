@@ -14,7 +14,7 @@ from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, R
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.answers import reason_of
+from delta_sharing_spark.storage.answers import action_of, reason_of
 from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location, scheme_of
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.place import Place
@@ -57,9 +57,13 @@ class AssetLease:
 
     def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
         if refusals >= MAX_RENEWALS:
+            action = action_of(
+                refusal,
+                f"it may not exist, where the credential cannot list: ask the provider whether the credential of "
+                f"{self.issuer.asset} covers all of {self.location}",
+            )
             raise CredentialError(
-                f"the storage refuses {name}, also with a new credential ({reason_of(refusal)}); it may not exist, where the "
-                f"credential cannot list: ask the provider whether the credential of {self.issuer.asset} covers all of {self.location}"
+                f"the storage refuses {name}, also with a new credential ({reason_of(refusal)}); {action}"
             )
         token = self.token()
         if token.uuid == storage.credential:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import re
 import shlex
@@ -283,7 +284,7 @@ def _head(arguments: argparse.Namespace) -> int:
         rows = as_text(reader, str(scan.table))
         if arguments.json:
             for batch in rows:
-                sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
+                sys.stdout.writelines(f"{_escaped(line)}\n" for line in json_lines(batch))
         else:
             write_table(text_table(reader.schema.names, list(cells(rows))), sys.stdout)
     return DONE
@@ -318,7 +319,7 @@ def _download(arguments: argparse.Namespace) -> int:
         write_batches(scan.to_record_batch_reader(), sys.stdout.buffer, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
-    with _handled(_leave, signal.SIGTERM), whole_file(target, replace=arguments.force) as out:
+    with _handled(_leave, *_endings()), whole_file(target, replace=arguments.force) as out:
         rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
     if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
@@ -366,7 +367,16 @@ def _plain(item: Any) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    sys.stdout.write(printable_json(value) + "\n")
+    sys.stdout.write(_escaped(printable_json(value)) + "\n")
+
+
+def _escaped(text: str) -> str:
+    """JSON as standard output can hold it: by JSON's own escapes where its encoding is one of few characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], text)
+    return text
 
 
 def _completion(arguments: argparse.Namespace) -> int:
@@ -462,6 +472,14 @@ def _handled(handler: Callable[..., object], *numbers: int) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def _endings() -> list[int]:
+    """The signals that end the process; one comes when its terminal is closed, which ``nohup`` has it ignore."""
+    closed = getattr(signal, "SIGHUP", None)
+    return (
+        [signal.SIGTERM] if closed is None or signal.getsignal(closed) == signal.SIG_IGN else [signal.SIGTERM, closed]
+    )
 
 
 def _leave(number: int, _: object) -> None:

@@ -27,6 +27,8 @@ _SAMPLE = 20_000
 _TEXT_ROWS = 1 << 19
 _TEXT_BYTES = 32 << 20
 _FAR = "to_polars() and to_arrow() hold it, and of a column that is not nested to_pandas(date_as_object=False) does"
+#: What pyarrow and pandas raise for values that they cannot convert.
+_UNFIT = (ValueError, OverflowError, pa.ArrowException)
 #: Batches whose values may wait for the thread that copies them.
 _MOST_WAITING = 4
 
@@ -70,6 +72,10 @@ def to_pandas(
         if "keyword argument" not in str(refused):
             raise
         raise ConfigError(f"to_pandas(): {refused}; it takes what pyarrow.Table.to_pandas takes") from None
+    except pa.ArrowException as refused:
+        raise ConfigError(
+            f"to_pandas() of table {table}: {refused}; change its arguments, or take to_arrow()"
+        ) from None
     columns = [
         _column(field, dtype, options, usual, count or 0)
         for field, dtype in zip(rows.schema, empty.dtypes, strict=True)
@@ -133,7 +139,7 @@ def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: s
     for i, column in columns:
         try:
             column.add(batch.column(i))
-        except (ValueError, OverflowError) as refused:
+        except _UNFIT as refused:
             refuse_far_moments(batch.select([i]), table, _FAR)
             raise _refused(batch.schema.names[i], table, refused) from None
 
@@ -141,7 +147,7 @@ def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: s
 def _series(name: str, column: _Column, table: str) -> pd.Series | npt.NDArray[Any]:
     try:
         return column.series()
-    except (ValueError, OverflowError) as refused:
+    except _UNFIT as refused:
         raise _refused(name, table, refused) from None
 
 

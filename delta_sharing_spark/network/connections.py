@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401 - its hook joins executors' threads, and comes after those registered later
 import contextlib
+import http.client
 import os
 import socket
 import threading
@@ -228,9 +229,21 @@ def _note(connection: HTTPConnection) -> None:
         deadline.use(connection)
 
 
+class FinalAnswer(http.client.HTTPResponse):
+    """An answer that skips what comes before its final status (103 Early Hints, 102 Processing): http.client skips 100 alone."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        while True:
+            version, status, reason = super()._read_status()  # type: ignore[misc]  # not in typeshed
+            if not 101 < status < 200:
+                return version, status, reason
+            http.client.parse_headers(self.fp)
+
+
 class BreakableConnection(HTTPConnection):
     """A connection that ``Canceller`` and ``Deadline`` can break off, and that refuses addresses as the thread does."""
 
+    response_class = FinalAnswer
     #: The socket of the last request, also once the answer has taken it.
     used_sock: socket.socket | None = None
 

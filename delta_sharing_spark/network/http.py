@@ -254,6 +254,8 @@ def iter_body(response: requests.Response) -> Iterator[bytes]:
     # A body in chunks tells its end by itself, whatever length is declared beside them (RFC 9112, section 6.3).
     if declared is not None and not _is_chunked(response.headers) and response.raw.tell() < declared:
         raise TruncatedBodyError("bytes are missing")
+    if response.status_code == 200 and not response.raw.tell() and not tells_length(response.headers):
+        raise TruncatedBodyError("it has neither a byte nor a length")  # as where its head was cut off
 
 
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import requests
 import urllib3
 
-from delta_sharing_spark.network.connections import BreakableAdapter, BreakableConnection
+from delta_sharing_spark.network.connections import BreakableAdapter, BreakableConnection, FinalAnswer
 
 _PLAIN = r"[A-Za-z0-9\-._~!$&'()*+,;=:@/]*"
 _IN_QUERY = _PLAIN.replace("/]", "/?]")
@@ -31,7 +31,7 @@ _AS_IT_IS = re.compile(
 _PLAIN_HEAD = re.compile(rb"HTTP/1\.1 (20[06])(?: [^\r\n]*)?\r\n((?:[!#-9;-~]+:[^\r\n]*\r\n)+)\r\n")
 
 
-class _HTTPAnswer(http.client.HTTPResponse):
+class _HTTPAnswer(FinalAnswer):
     """An answer whose head is read by one expression if it is a plain one: http.client's parser of mails takes eight times as long.
 
     Attributes:

@@ -274,17 +274,23 @@ def proxy_refusal(answer: str, host: str | None) -> str:
     )
 
 
+def _is_of_proxy(error: BaseException) -> bool:
+    return any(type(inner).__name__ == "ProxyError" for inner in beneath(error))
+
+
 def final_reason(error: BaseException, host: str | None) -> str | None:
     """What failed and what to do, where no retry can mend it: a refused certificate, a proxy's refusal; else None."""
     if _is_tls_final(error):
-        return _tls_failure(error, host)
+        return _tls_failure(error, f"the proxy on the way to {host}" if _is_of_proxy(error) else host)
+    if any(isinstance(inner, urllib3.exceptions.InvalidHeader) for inner in beneath(error)):  # two lengths
+        return f"the headers of {host} contradict each other; look for a proxy in between, and ask the provider if there is none"
     answer = proxy_reason(error) or ""
     return proxy_refusal(answer, host) if _PROXY_REFUSES.match(answer) else None
 
 
 def connection_reason(error: BaseException, url: str) -> str | None:
     """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, half an answer; else None."""
-    if any(type(inner).__name__ == "ProxyError" for inner in beneath(error)):
+    if _is_of_proxy(error):
         why = proxy_reason(error)
         return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"
     parts = urlsplit(url)

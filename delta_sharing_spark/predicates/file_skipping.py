@@ -301,7 +301,7 @@ class FileSkipping:
         try:
             value = partition_value(text, kind, time_zone=self._zone)
             return ALL_NULL if value is None else constant_bounds(key(value, kind))
-        except (ValueError, OverflowError, ArithmeticError):
+        except (ValueError, OverflowError):
             return UNBOUNDED  # the reader reports the value, should the file be read
 
     def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:

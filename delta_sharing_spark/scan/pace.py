@@ -67,10 +67,12 @@ class Pace:
         self.answers = 0
 
     def read(self, source: ByteSource, start: int, length: int) -> memoryview:
-        """``source.read(start, length)``, and learn from how long it takes."""
+        """``source.read(start, length)``, and learn from how long it takes, if it takes a request."""
+        requests = getattr(source, "requests_made", -1)  # of a source behind a cache on disk
         began = time.monotonic()
         data = source.read(start, length)
-        self.learn(length, time.monotonic() - began)
+        if length and (requests < 0 or requests != source.requests_made):  # type: ignore[attr-defined]
+            self.learn(length, time.monotonic() - began)
         return data
 
     def learn(self, length: int, seconds: float) -> None:

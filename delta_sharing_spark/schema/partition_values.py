@@ -83,7 +83,7 @@ def partition_scalar(
     try:
         value = partition_value(text, data_type, time_zone=time_zone)
         return pa.scalar(value, type=target)
-    except (ValueError, OverflowError, ArithmeticError, pa.ArrowInvalid) as error:
+    except (ValueError, OverflowError) as error:
         raise CorruptFileError(
             f"file {file}: the partition value {text!r} of column {column!r} is no {data_type} ({error}); "
             f"ask the provider to check the table's log",
@@ -99,5 +99,11 @@ def _number(text: str) -> str:
 
 
 def _decimal(text: str, target: Decimal) -> decimal.Decimal:
+    """The number with the column's scale; delta-rs writes negative ones wrongly (``-1.-5`` for -1.05) and cannot read them."""
     with decimal.localcontext(decimal.Context(76, traps=[decimal.Inexact, decimal.InvalidOperation])):
-        return decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-target.scale))
+        try:
+            return decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-target.scale))
+        except decimal.Inexact:
+            raise ValueError(f"it has more than {target.scale} decimal places") from None
+        except decimal.InvalidOperation:
+            raise ValueError("it is not a number") from None

@@ -190,9 +190,8 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
     """A new token and its life in seconds. What asks a token endpoint for it is made anew for each try."""
     identity = profile.identity
     if identity is None:
-        advice = (
-            "check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one"
-        )
+        signed = "" if profile.private_key is None else " (and this machine's clock, which the key's signature tells)"
+        advice = f"check tokenEndpoint and the client's id, secret or key in the profile{signed}, or ask the provider for a new one"
         purpose = RequestPurpose("the OAuth token", "token endpoint", refused=advice)
         endpoint, named, make = profile.token_endpoint, "tokenEndpoint", partial(_form, profile)
     else:

@@ -227,14 +227,14 @@ def _exchange(
             f"{what}: the {purpose.server} redirects to {host}, which leads to {refusal}, an address of this machine or its "
             f"network; check the endpoint in the profile"
         ) from None
-    except UNSENDABLE as error:
-        # Not the error's text: http.client quotes the header it refuses.
-        raise ConfigError(
-            f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
-        ) from None
-    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
         if (final := final_reason(error, host)) is not None:
             raise NetworkError(f"{what}: {final}") from None
+        if isinstance(error, UNSENDABLE):
+            # Not the error's text: http.client quotes the header it refuses.
+            raise ConfigError(
+                f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
+            ) from None
         raise RetryableError(unreachable_error(purpose, url, error), is_first_contact=host not in _answered) from None
     _answered.put(host, True)
     return response

@@ -34,11 +34,21 @@ _CREDENTIAL_CODES: Mapping[str, Refused] = {
 }
 #: Error codes of statuses that are otherwise final (S3's RequestTimeout is a 400, Google's limits may be 403).
 _TRANSIENT_CODES = frozenset(
-    {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "rateLimitExceeded", "userRateLimitExceeded"}
+    {
+        "SlowDown",
+        "RequestTimeout",
+        "InternalError",
+        "ServiceUnavailable",
+        "rateLimitExceeded",
+        "userRateLimitExceeded",
+        "quotaExceeded",
+    }
 )
 _REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
-#: The code in a body: S3's and Azure's in XML, Google's reason in JSON.
-_CODE = re.compile(r'<Code>([A-Za-z0-9_.-]{1,80})</Code>|"reason":\s*"([A-Za-z0-9_.-]{1,80})"')
+#: The code in a body: S3's and Azure's in XML, Google's reason in JSON, and the code in JSON of Azure's other endpoint and of OneLake.
+_CODE = re.compile(
+    r'<Code>([A-Za-z0-9_.-]{1,80})</Code>|"(?:reason|code)":\s*"([A-Za-z0-9_.-]{1,80})"',
+)
 #: Whole sentences, for a key may have any word in it: S3's of an answer to a presigned URL or a token, Azure's.
 _ENDED = re.compile(
     r"<Message>(?:Request|The provided token) has expired|>Signature not valid in the specified time frame"
@@ -80,7 +90,7 @@ _CAUSES = (
     ),
     Cause(
         re.compile(
-            r"\A(?:AccountIsDisabled|InsufficientAccountPermissions|AllAccessDisabled|AccountProblem|accountDisabled|"
+            r"\A(?:AccountIsDisabled|InsufficientAccountPermissions|AllAccessDisabled|AccountProblem|NotSignedUp|UserSuspended|accountDisabled|"
             r"userProjectAccountProblem)\n"
         ),
         "the provider's storage account is disabled",

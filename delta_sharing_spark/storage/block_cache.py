@@ -155,10 +155,13 @@ class CachedSource:
         source: Gives the bytes that the cache lacks.
         cache: Keeps the blocks.
         key: Names the file over all tables and servers; its size is part of the blocks' names.
+
+    Attributes:
+        requests_made: How often the other source was asked: what the cache has tells nothing of the storage.
     """
 
     def __init__(self, source: ByteSource, cache: BlockCache, key: str) -> None:
-        self.name, self.size = source.name, source.size
+        self.name, self.size, self.requests_made = source.name, source.size, 0
         self._source, self._cache = source, cache
         self._key = f"{key}\0{source.size}"
 
@@ -187,6 +190,7 @@ class CachedSource:
         if not numbers:
             return
         first, last = self._block(numbers[0]), self._block(numbers[-1])
+        self.requests_made += 1
         data = self._source.read(first.start, last.end - first.start)
         _copy(data, first.start, out, start)
         for number in numbers:

@@ -74,6 +74,11 @@ class Cloud(ABC):
         """The headers that show the credential."""
         return {}
 
+    @property
+    def way(self) -> object:
+        """What storages correct of the way that requests are made; other threads may be told first."""
+        return None
+
     def corrected(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
         """Whether an error answer told what to do otherwise, so that the next request is made another way."""
         return False
@@ -118,6 +123,10 @@ class S3(Cloud):
 
     def headers(self, method: str, url: str) -> dict[str, str]:
         return sign(method, url, self._secret, self._region, self._clock() + self._skew)
+
+    @property
+    def way(self) -> object:
+        return self._region, self._skew
 
     def corrected(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
         told = http_seconds(headers.get("date", ""))

@@ -209,7 +209,7 @@ class Storage:
         session = data_session(settings)
 
         def once() -> T:
-            url = url_of(location)
+            way, url = cloud.way, url_of(location)
             headers = {"Accept-Encoding": "identity", **cloud.headers(method, url)}
             if transfer is not None:
                 headers["Range"] = transfer.missing.header
@@ -220,11 +220,11 @@ class Storage:
                     try:
                         return receive(response)
                     except UnreadableAnswer as why:
-                        if tells_length(response.headers):
+                        if method == "HEAD" or tells_length(response.headers):
                             raise
                         raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
                 body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
-                if cloud.corrected(response.status_code, response.headers, body):
+                if cloud.corrected(response.status_code, response.headers, body) or cloud.way != way:
                     raise _AnotherWay
                 raise failure_of(response.status_code, response.headers, body, what=what, method=method, host=self.host)
 

@@ -35,15 +35,15 @@ def find_region(bucket: str, settings: StorageSettings) -> str:
         return settings.region
     if settings.endpoint:
         return DEFAULT_REGION
-    return _asked(bucket, settings)
-
-
-@lru_cache(maxsize=256)
-def _asked(bucket: str, settings: StorageSettings) -> str:
-    url, timeout = f"https://s3.amazonaws.com/{bucket}", settings.connect_timeout
     try:
-        answer = data_session(settings).head(url, timeout=timeout, allow_redirects=False)
+        return _asked(bucket, settings)
     except requests.RequestException as error:
         _log.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
         return DEFAULT_REGION
+
+
+@lru_cache(maxsize=256)  # of answers: where there was none, the next caller asks
+def _asked(bucket: str, settings: StorageSettings) -> str:
+    url, timeout = f"https://s3.amazonaws.com/{bucket}", settings.connect_timeout
+    answer = data_session(settings).head(url, timeout=timeout, allow_redirects=False)
     return answer.headers.get("x-amz-bucket-region") or DEFAULT_REGION

@@ -229,12 +229,6 @@ def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaShari
         return FileError(
             f"{what}: the answer of {host} cannot be read: {error}; ask the provider to check it", file=what
         )
-    if isinstance(error, requests.exceptions.InvalidHeader):  # of the answer: ours are checked
-        return FileError(
-            f"{what}: the headers of {host} contradict each other; look for a proxy in between, and ask the provider if there is "
-            f"none",
-            file=what.removeprefix("file "),
-        )
     if isinstance(error, UNSENDABLE):
         return bad_url(what, type(error).__name__)
     if not isinstance(error, _NETWORK):

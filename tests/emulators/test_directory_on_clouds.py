@@ -14,6 +14,7 @@ from shared_tables import NAME, head_of, opened, rows, split_of
 
 from delta_sharing_spark.access.directory.access import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.wire_records import parse_credentials
 from delta_sharing_spark.storage.locations import Location, parse_location
@@ -36,6 +37,7 @@ class CloudIssuer:
     listing: bool = True
     announced: float | None = None
     asked: list[Location] = field(default_factory=list)
+    settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
     def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         self.asked.append(location)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,14 +12,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.cli.main import main
+from delta_sharing_spark.cli.main import DONE, main
 from delta_sharing_spark.frames.export import whole_file
 from delta_sharing_spark.testing.sample import write_sample
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables.builder import DeltaTableBuilder
 
 TABLES = {"stations", "trips", "customers", "bicycles", "types"}
 
@@ -245,6 +248,23 @@ def test_download_to_standard_output(profile: str) -> None:
     assert done.stdout.decode().count("\n") == 9
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_json_is_json_whatever_standard_output_can_hold(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"naïve ☃": "żółw 🐢\n", "n": 1}
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema([("naïve ☃", pa.string()), ("n", pa.int64())])).append([row])
+    with SharingServer() as server:
+        server.add_table("s.d.t", table.path)
+        address = f"{server.write_profile(tmp_path / 'p.share')}#s.d.t"
+        for command in ("head", "schema"):
+            out = io.BytesIO()
+            monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding, write_through=True))
+            assert main([command, address, "--json"]) == DONE
+            told = json.loads(out.getvalue().decode(encoding))
+            assert told == row if command == "head" else told["fields"][0]["name"] == "naïve ☃"
+
+
 def test_a_closed_pipe_is_no_error(profile: str) -> None:
     command = [sys.executable, "-m", "delta_sharing_spark.cli", "download", "-O", "-", "--format", "json"]
     reading = subprocess.Popen(
@@ -294,7 +314,7 @@ def test_a_file_that_may_grow_no_more_is_told_in_a_line(profile: str, tmp_path: 
         str(target if output == "file" else "-"),
     ]
     with open(tmp_path / "out", "wb") as out:
-        command = [sys.executable, "-c", code, *asked]
+        command = [sys.executable, "-B", "-c", code, *asked]  # Python would leave its compiled modules cut off
         ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
     where = f"{target} cannot be written: File too large; name another file with --output"
     told = where if output == "file" else "standard output cannot be written: File too large; send it elsewhere"
@@ -331,19 +351,25 @@ def test_a_pipe_is_not_replaced_and_of_a_link_its_file_is(run: Run, profile: str
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_a_terminated_download_leaves_no_file(profile: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ends", "ignored"), [("SIGTERM", False), ("SIGHUP", False), ("SIGHUP", True)])
+def test_a_terminated_download_leaves_no_file(profile: str, tmp_path: Path, ends: str, ignored: bool) -> None:
     target = tmp_path / "t.csv"
-    ends_itself_in_the_middle = """
+    number = int(signal.Signals[ends])
+    ends_itself_in_the_middle = f"""
 import os, signal, sys
 from delta_sharing_spark.cli.main import main
 from delta_sharing_spark.frames import export
 
-export.as_text = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+real = export.as_text
+if {ignored}:
+    signal.signal({number}, signal.SIG_IGN)
+export.as_text = lambda *given: [real(*given), os.kill(os.getpid(), {number})][0]
 sys.exit(main(["download", sys.argv[1], "-O", sys.argv[2]]))
 """
     command = [sys.executable, "-c", ends_itself_in_the_middle, f"{profile}#demo.city.trips", str(target)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr, list(tmp_path.iterdir())) == (143, "", [])
+    left = (0, "", [target]) if ignored else (128 + number, "", [])
+    assert (ended.returncode, ended.stderr, list(tmp_path.iterdir())) == left
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t" * 251 + ".csv"])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from delta_sharing_spark.access.flight.messages import from_status, wrap
-from delta_sharing_spark.errors import NetworkError, ProfileError, ResponseError
+from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import ReadOptions
@@ -31,6 +31,8 @@ _CONNECTIONS_KEPT = 8
 #: Bytes of a frame that the gateway may send at once; gRPC's 16 KiB cost a third more of this side's time.
 _FRAME_BYTES = 1 << 20
 _connections: ProcessCache[GatewayAddress, Any] = ProcessCache(_CONNECTIONS_KEPT)
+#: This process, once it has connected to a gateway, and those that had when this one was forked from them.
+_speakers: set[int] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,12 @@ class GatewayConnection:
 
 
 def _connect(address: GatewayAddress) -> Any:
+    if _speakers - {os.getpid()}:
+        raise ConfigError(
+            f"the Flight gateway {address.uri} cannot be asked by this process: it was forked from one that had asked a gateway, and "
+            f"gRPC then waits without end; start it by multiprocessing's 'spawn' or 'forkserver', or ask first in the children"
+        )
+    _speakers.add(os.getpid())
     milliseconds = int(address.timeout * 1000)
     # Without calls under way pings would be too many for a server; with one they tell a silent connection from a slow one.
     options = [

@@ -227,6 +227,14 @@ def test_what_an_option_of_pyarrow_cannot_convert_is_told_by_table_and_column() 
         to_pandas(far.to_reader(), table="s.d.t", coerce_temporal_nanoseconds=True)
 
 
+def test_errors_of_arrow_that_are_no_errors_of_values_name_table_and_column() -> None:
+    twice = pa.table({"n": [1], "m": pa.MapArray.from_arrays([0, 2], pa.array(["k", "k"]), pa.array([1, 2]))})
+    with pytest.raises(ConversionError, match=r"table s\.d\.t, column m: .* duplicate keys.* to_arrow"):
+        to_pandas(twice.to_reader(), table="s.d.t", maps_as_pydicts="strict")
+    with pytest.raises(ConfigError, match=r"to_pandas\(\) of table s\.d\.t: .* zero copy .* change its arguments"):
+        to_pandas(twice.to_reader(), table="s.d.t", zero_copy_only=True)
+
+
 def test_a_struct_without_fields_is_written_as_text_alone() -> None:
     rows = pa.table({"n": [1, 2], "s": pa.array([{}, None], pa.struct([]))})
     for format, text in (("csv", b'"n","s"\n1,"{}"\n2,\n'), ("json", b'{"n": 1, "s": {}}\n{"n": 2, "s": null}\n')):

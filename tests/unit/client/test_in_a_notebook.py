@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark import SharingClient, load_as_arrow, load_as_pandas
+from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.options import OPTIONS
 from delta_sharing_spark.options.keywords import LoadOptions
@@ -59,6 +60,19 @@ def test_versions_have_their_times(options: dict[str, str], server: SharingServe
     assert [version.committed for version in told] == noons
     assert [version.version for version in bicycles.versions(2)] == [2, 3]
     assert repr(told).splitlines()[0].split() == ["version", "committed"]
+
+
+def test_versions_are_asked_of_the_server_where_the_log_cannot_be_read(server: SharingServer) -> None:
+    """Rows came by their URLs, and the versions were an error."""
+    TOKENS._kept.clear()
+    refusal = server.faults.add("credentials", times=None, status=403)
+    server.reset_metrics()
+    try:
+        told = SharingClient(server.profile()).table("demo.city.bicycles").versions()
+    finally:
+        server.faults.remove(refusal)
+    assert (refusal.hits, server.count("metadata")) == (1, 1)
+    assert [(version.version, version.committed is None) for version in told] == [(n, n == 0) for n in range(4)]
 
 
 def test_completion_shows_what_is_for_people(server: SharingServer, trips: SharedTable) -> None:

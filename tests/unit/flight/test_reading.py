@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -300,3 +304,30 @@ def test_a_version_that_is_none_is_not_taken_for_an_unknown_one(
     for use in (lambda: table.scan().to_arrow(), lambda: table.metadata):
         with pytest.raises(ResponseError, match=f"{version!r} is not a version or a count"):
             use()
+
+
+FORKED = """
+import multiprocessing, sys
+from delta_sharing_spark import SharingClient
+def count():
+    try:
+        print(table.count(), flush=True)
+    except Exception as error:
+        print(error, flush=True)
+table = SharingClient.over(*sys.argv[1:]).table("sh.sc.t")
+for turn in range(2):
+    child = multiprocessing.get_context("fork").Process(target=count)
+    child.start()
+    child.join()
+    count()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_fork_of_a_process_that_has_asked_is_refused(gateway: FlightGateway) -> None:
+    """gRPC waited there without end, as in the workers of a data loader."""
+    command = [sys.executable, "-c", FORKED, gateway.uri, TOKEN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    first, here, refused, again = done.stdout.splitlines()
+    assert (first, here, again) == ("90", "90", "90")
+    assert re.search("cannot be asked by this process: it was forked .* 'spawn'", refused)

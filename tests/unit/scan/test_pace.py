@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from delta_sharing_spark.scan.pace import CONNECTIONS, Pace, Places
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.storage.block_cache import BlockCache, CachedSource
 from delta_sharing_spark.storage.ranges import Range, coalesce
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -254,6 +256,18 @@ def test_small_files_are_asked_for_as_often_as_their_answers_take() -> None:
             pace.learn(300 * KIB, seconds)
         assert least <= pace.files_at_once(24) <= most, (seconds, answers)
         assert (pace.spare > 0) == (least > 1)
+
+
+def test_what_a_cache_on_disk_has_does_not_make_a_storage_look_near(tmp_path: Path) -> None:
+    pace, cache, file = Pace(), BlockCache(str(tmp_path / "cache"), 1 << 30), Bytes("f", b"x" * 200 * KIB)
+    for asked in (1, 0, 0):
+        source = CachedSource(file, cache, "f")
+        assert pace.read(source, 0, file.size) == file.data
+        assert (source.requests_made, pace.answers) == (asked, 1)
+    pace.read(file, 0, 0)
+    assert pace.answers == 1, "no request was made for no bytes"
+    pace.read(file, 0, 1)
+    assert pace.answers == 2
 
 
 def test_the_first_rows_of_a_near_storage_wait_for_one_file() -> None:

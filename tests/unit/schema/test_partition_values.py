@@ -153,6 +153,7 @@ def test_far_years_have_the_last_rules_of_a_zone_and_years_before_the_first_its_
         ("NaN", Decimal(5, 2)),
         ("1_0.5", Decimal(5, 2)),
         ("x", Decimal(5, 2)),
+        ("-1.-5", Decimal(5, 2)),  # delta-rs' -1.05, which it cannot read itself
         ("x", P("variant")),
         ("x", Array(P("long"))),
     ],
@@ -162,7 +163,9 @@ def test_what_is_no_value_of_the_type_names_file_and_column(text: str, kind: Dat
     for context in contexts:
         with (
             decimal.localcontext(context),
-            pytest.raises(CorruptFileError, match=r"file f: the partition value .* of column 'c'") as caught,
+            pytest.raises(
+                CorruptFileError, match=r"file f: the partition value .* of column 'c' is no (?!.*<class)"
+            ) as caught,
         ):
             partition_scalar(text, kind, column="c", file="f")
     assert (caught.value.file, caught.value.column) == ("f", "c")

@@ -93,6 +93,18 @@ def test_what_no_other_try_changes(
     assert clock.slept == []
 
 
+def test_a_proxy_whose_certificate_is_not_trusted_is_named(
+    tmp_path: Path, rest_of: Rest, settings: NetworkSettings, clock: Clock
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate_of(tmp_path))
+    with ScriptedServer(context) as proxy:
+        through = replace(settings, proxy=proxy.endpoint.replace("127.0.0.1", "localhost").rpartition("/")[0])
+        with pytest.raises(NetworkError, match=r"TLS with the proxy on the way to sharing\.example failed"):
+            rest_of(proxy, through, endpoint="https://sharing.example/x").table_version(NAME)
+    assert clock.slept == []
+
+
 def test_tls_that_breaks_off_is_tried_again(server: ScriptedServer, rest_of: Rest, clock: Clock) -> None:
     """The other end goes away in the middle of the handshake, as behind a balancer that is restarted."""
     import socket

@@ -530,6 +530,29 @@ def test_certificates_that_are_not_there(rest_of: Rest, secure: ScriptedServer, 
         rest_of(secure, replace(settings, ca_bundle="/nowhere.pem")).table_version(NAME)
 
 
+def test_a_head_that_was_cut_off_is_no_empty_answer(rest_of: Rest, server: ScriptedServer, clock: Clock) -> None:
+    """What came looks like an answer without a body, of a server that is none of Delta Sharing."""
+    import socket
+    import threading
+
+    line = b'{"protocol":{"minReaderVersion":1}}\n{"metaData":{"id":"T","format":{"provider":"parquet"},"partitionColumns":[],'
+    line += b'"schemaString":"{\\"type\\":\\"struct\\",\\"fields\\":[]}"}}\n'
+    whole = b"HTTP/1.1 200 OK\r\nDelta-Table-Version: 7\r\nContent-Length: %d\r\n\r\n%b" % (len(line), line)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for sent in (whole[:30], whole):
+                accepted, _ = listener.accept()
+                with accepted:
+                    accepted.recv(65536)
+                    accepted.sendall(sent)
+
+        threading.Thread(target=answer, daemon=True).start()
+        client = rest_of(server, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+        assert client.metadata(NAME).version == 7
+    assert len(clock.slept) == 1
+
+
 def test_a_transient_failure_says_what_its_error_says() -> None:
     assert str(RetryableError(ResponseError("why"))) == "why"
 

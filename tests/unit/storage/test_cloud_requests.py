@@ -6,17 +6,22 @@ import json
 import pickle
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import FileError
+from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.storage import regions
 from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, is_sure, reason_of
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnswer
@@ -303,8 +308,80 @@ def test_codes_of_other_storages_that_speak_s3(code: str, refused: str) -> None:
     assert meant.refused == refused
 
 
+def test_the_code_of_json_that_is_not_googles() -> None:
+    """Azure's other endpoint and OneLake; a gateway in between may drop the header that says the same."""
+    body = json.dumps({"error": {"code": "BlobArchived", "message": "archived"}}).encode()
+    assert "(HTTP 409 BlobArchived from h)" in str(failure_of(409, {}, body, what="f", method="GET", host="h"))
+
+
+def test_a_quota_of_google_that_is_used_up_is_waited_for() -> None:
+    assert isinstance(failure_of(403, {}, google("quotaExceeded"), what="f", method="GET", host="h"), RetryableError)
+
+
 def test_a_400_to_head_is_a_refusal_only_without_a_code() -> None:
     """S3 sends none with a credential that has ended; Azure says what is wrong."""
     assert isinstance(failure_of(400, {}, b"", what="f", method="HEAD", host="h"), StorageRefusal)
     told = {"x-ms-error-code": "InvalidQueryParameterValue"}
     assert type(failure_of(400, told, b"", what="f", method="HEAD", host="h")) is FileError
+
+
+def test_a_region_that_could_not_be_asked_for_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every engine of the process would be told the wrong one."""
+    answers: list[Any] = [
+        requests.ConnectionError("no route"),
+        SimpleNamespace(headers={"x-amz-bucket-region": "eu-west-1"}),
+    ]
+
+    class Session:
+        def head(self, *_: object, **__: object) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    monkeypatch.setattr(regions, "data_session", lambda _: Session())
+    told = [regions.find_region("bucket-of-the-test", StorageSettings()) for _ in range(3)]
+    assert told == ["us-east-1", "eu-west-1", "eu-west-1"]
+
+
+@pytest.mark.parametrize("what", ["region", "time"])
+def test_requests_under_way_at_once_are_all_asked_otherwise(what: str) -> None:
+    """A process begins to read in several threads: each of them is told the bucket's region, or S3's time, and only one is the first."""
+    at_once = threading.Barrier(4)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            day = f"/{self.headers['x-amz-date'][:8]}/"
+            if what == "region" and "/us-east-1/s3/" in self.headers["authorization"]:
+                at_once.wait(30)
+                self.send(
+                    400, xml("AuthorizationHeaderMalformed").replace(b"<Key>", b"<Region>eu-west-1</Region><Key>")
+                )
+            elif what == "time" and "/20301231/" not in self.headers["authorization"]:
+                assert day in self.headers["authorization"]
+                at_once.wait(30)
+                self.send(403, xml("RequestTimeTooSkewed"))
+            else:
+                self.send(206, b"bytes", "bytes 0-4/5")
+
+        def send(self, status: int, body: bytes, content_range: str = "") -> None:
+            self.send_response_only(status)
+            told = {"Date": "Tue, 31 Dec 2030 12:00:00 GMT"} if what == "time" else {}
+            told |= {"Content-Range": content_range} if content_range else {}
+            for name, value in {**told, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        storage = Storage(parse_location("s3://bucket/t"), SESSION, StorageSettings(endpoint=endpoint))
+        with ThreadPoolExecutor(4) as pool:
+            read = list(pool.map(lambda _: bytes(storage.get(parse_location("s3://bucket/t/f"), 0, 5)), range(4)))
+        server.shutdown()
+    assert read == [b"bytes"] * 4

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from delta_sharing_spark.errors import DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.network.http import data_session
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.locations import parse_location
@@ -132,6 +132,16 @@ def test_a_listing_that_was_cut_off_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("read", [by_url, by_directory])
+def test_what_comes_before_the_final_status_is_skipped(read: Callable[[str], bytes]) -> None:
+    def answer(to: socket.socket, method: str, start: int, end: int) -> None:
+        hints = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+        to.sendall(hints + head(start, end) + DATA[start:end])
+
+    with serving(answer) as url:
+        assert read(url) == DATA
+
+
+@pytest.mark.parametrize("read", [by_url, by_directory])
 def test_a_length_beside_chunks_or_twice(read: Callable[[str], bytes]) -> None:
     def chunks(to: socket.socket, method: str, start: int, end: int) -> None:
         body = DATA[start:end]
@@ -158,7 +168,7 @@ def _slow(to: socket.socket, method: str, start: int, end: int) -> None:
         (_slow, NetworkError, "127.0.0.1 had not sent all of it after 2 s"),
         (
             lambda to, method, start, end: to.sendall(head(start, end, "Content-Length: 5") + DATA[start:end]),
-            FileError,
+            NetworkError,
             "the headers of 127.0.0.1 contradict each other; look for a proxy",
         ),
         (

@@ -276,6 +276,27 @@ def test_a_credential_that_is_not_known_everywhere_yet(
     assert server.count("credentials") == 2
 
 
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_new_credential_that_ends_at_once_is_renewed_too(
+    server: BucketServer, table: DeltaTableBuilder, waits: Waits, cloud: str
+) -> None:
+    """As where the sharing server keeps credentials, and hands one out just before its end."""
+    server.add_bucket_table("s.d.t", table.path, scheme=cloud)
+
+    class NotTheFirst(set[str]):
+        is_first = True
+
+        def add(self, key: str) -> None:
+            if not self.is_first:
+                super().add(key)
+            self.is_first = False
+
+    server.faults.add("any", STEPS["data"], call=lambda: setattr(server, "_accepted", NotTheFirst()))
+    assert read(server) == sorted(table.expected()["id"].to_pylist())
+    assert set(waits) == {2.0}
+    assert server.count("credentials") == 3
+
+
 def test_s3_tells_its_time(server: BucketServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that is two hours late: what S3 refuses is signed anew with S3's time; no credential is asked for."""
     server.add_bucket_table("s.d.t", table.path)

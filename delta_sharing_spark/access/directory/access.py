@@ -75,6 +75,7 @@ class StorageToken:
         uuid: Names this token in logs and errors.
         ended: When it had ended by the server's word, where that was before it came: the two clocks differ, and ``expires`` is
             a guess.
+        is_replacement: Whether the storage refused the one before it.
     """
 
     location: Location
@@ -84,6 +85,7 @@ class StorageToken:
     origin: str
     uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
     ended: float | None = None
+    is_replacement: bool = False
 
     def __post_init__(self) -> None:
         if not fits(self.secret, self.location):
@@ -271,9 +273,10 @@ class TokenCache:
                     kept.renew_at = min(token.expires, self._clock() + pause_after_early(left))
                     _log.warning("no other token than %s was given yet, which is used meanwhile: %s", token, error)
                     return token
-            kept.keep(fresh)
+            kept.keep(fresh if refused is None else replace(fresh, is_replacement=True))
             _log.info("obtained %s", fresh)
-            return fresh
+            assert kept.token is not None
+            return kept.token
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
@@ -386,6 +389,8 @@ class DirectoryLease:
     def __init__(self, access: DirectoryAccess, token: StorageToken) -> None:
         self._access = access
         self._token = token
+        #: Whether a new token that was refused has been tried again after a pause, which is no renewal.
+        self._has_paused = False
 
     def storage(self) -> Storage:
         """See ``StorageLease.storage``; raises CredentialError where the token has expired and cannot be renewed."""
@@ -402,14 +407,17 @@ class DirectoryLease:
 
     def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
         issuer = self._access.issuer
-        if issuer is None or refusals > MAX_RENEWALS:
+        if issuer is None or refusals > MAX_RENEWALS + self._has_paused:
             raise self._final(storage, location, name, refusal)
-        if refusals > 1 and time.time() < self._token.issued + _YOUNG:
+        token = self._token
+        if token.uuid != storage.credential:
+            return  # another thread has renewed it meanwhile
+        if not self._has_paused and token.is_replacement and time.time() < token.issued + _YOUNG:
+            self._has_paused = True
             self._access.settings.sleep(SETTLING)
             return
         _log.info("the storage refused %s with the token %s (%s); renewing it", name, storage.credential, refusal)
-        if self._token.uuid == storage.credential:
-            self._token = self._renewed(issuer, self._token, f"was refused ({reason_of(refusal)})")
+        self._token = self._renewed(issuer, token, f"was refused ({reason_of(refusal)})")
 
     def _renewed(self, issuer: Issuer, refused: StorageToken | None, why: str) -> StorageToken:
         """Another token; a server that gives none is quoted together with why it was asked."""

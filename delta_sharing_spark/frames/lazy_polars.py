@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError  # Python's own from 3.11 on
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.predicates.coercion import FLIPPED
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
 from delta_sharing_spark.predicates.sql import parse_where
@@ -40,6 +42,8 @@ _L = TypeVar("_L", bound="Load")
 #: Types whose values mean the same in Polars' comparisons as in Spark's.
 _COMPARABLE = (BOOLEAN, DOUBLE, STRING, *BITS, *TIMES)
 _COMPARED = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+#: Seconds without a frame after which Polars is given one without rows.
+_STEP = 0.5
 #: Longer lists are left to Polars.
 _MAX_VALUES = 1000
 
@@ -69,8 +73,20 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
         left = rows
         has_yielded = False
-        with rows_of(_narrowed(load, columns, predicate if rows is None else None)) as reader:
-            for batch in fit_for_others(reader, str(load.table)):
+        none_yet = empty if columns is None else empty.select(columns)
+        reader = rows_of(_narrowed(load, columns, predicate if rows is None else None))
+        with CallingThreads(1) as thread:
+            batches = fit_for_others(reader, str(load.table))
+            while True:
+                coming = thread.submit(next, batches, None)
+                while not coming.done():
+                    try:
+                        coming.exception(_STEP)
+                    except TimeoutError:
+                        yield none_yet  # Polars takes Ctrl-C from everybody else, and looks for it between frames
+                batch = coming.result()
+                if batch is None:
+                    break
                 frame: pl.DataFrame = polars.from_arrow(batch)
                 if left is not None:
                     frame = frame.head(left)

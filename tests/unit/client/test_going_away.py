@@ -33,6 +33,14 @@ read = reader.read_all
 """,
         ("data", r"\.parquet"),
     ),
+    # Polars calls from a thread of its own, and takes the signal.
+    "lazy": (
+        """
+read = scan.lazy().select("n").collect
+print("reading", flush=True)
+""",
+        ("data", r"\.parquet"),
+    ),
     # The newest commit is read alone, those before it several at a time.
     "log": (
         """
@@ -61,6 +69,7 @@ ENDS = {
 CASES = [
     ("sh.sc.url", "rows"),
     ("sh.sc.dir", "rows"),
+    ("sh.sc.url", "lazy"),
     ("sh.sc.dir", "log"),
     ("sh.sc.url", "gateway"),
     ("sh.sc.dir", "gateway"),

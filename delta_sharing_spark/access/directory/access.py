@@ -75,7 +75,6 @@ class StorageToken:
         uuid: Names this token in logs and errors.
         ended: When it had ended by the server's word, where that was before it came: the two clocks differ, and ``expires`` is
             a guess.
-        is_replacement: Whether the storage refused the one before it.
     """
 
     location: Location
@@ -85,7 +84,6 @@ class StorageToken:
     origin: str
     uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
     ended: float | None = None
-    is_replacement: bool = False
 
     def __post_init__(self) -> None:
         if not fits(self.secret, self.location):
@@ -273,10 +271,9 @@ class TokenCache:
                     kept.renew_at = min(token.expires, self._clock() + pause_after_early(left))
                     _log.warning("no other token than %s was given yet, which is used meanwhile: %s", token, error)
                     return token
-            kept.keep(fresh if refused is None else replace(fresh, is_replacement=True))
+            kept.keep(fresh)
             _log.info("obtained %s", fresh)
-            assert kept.token is not None
-            return kept.token
+            return fresh
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
@@ -412,7 +409,7 @@ class DirectoryLease:
         token = self._token
         if token.uuid != storage.credential:
             return  # another thread has renewed it meanwhile
-        if not self._has_paused and token.is_replacement and time.time() < token.issued + _YOUNG:
+        if not self._has_paused and refusals == MAX_RENEWALS and time.time() < token.issued + _YOUNG:
             self._has_paused = True
             self._access.settings.sleep(SETTLING)
             return

@@ -1,6 +1,7 @@
 import java.io.ByteArrayInputStream;
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.lang.ref.Cleaner;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -73,6 +74,9 @@ public final class SharedTableIndex implements FileIndex {
     private static final int CALLERS = 8;
 
     private static final ExecutorService callers = ThreadUtils.newDaemonFixedThreadPool(CALLERS, "delta-sharing-listing");
+
+    /** Lets go of what answers for an index when Spark has let go of the last partition that it listed. */
+    private static final Cleaner cleaner = Cleaner.create();
 
     /** The schema that the scan reads for which this thread asks next: Spark makes a scan's reader before it lists its files. */
     private final ThreadLocal planned = new ThreadLocal();
@@ -189,6 +193,7 @@ public final class SharedTableIndex implements FileIndex {
                     }
                 }
                 if (isKept) {
+                    cleaner.register(values, new Held(lister));
                     directories.add(PartitionDirectory.apply(values, files));
                 }
             }
@@ -268,6 +273,20 @@ public final class SharedTableIndex implements FileIndex {
                 Thread.currentThread().interrupt();
             }
         }
+    }
+
+    /**
+     * Keeps what answers for an index as long as Spark has a partition that it listed: an RDD, or rows that are being iterated over,
+     * may outlive their DataFrame, and Python lets go of listings that nobody can ask for any more.
+     */
+    private static final class Held implements Runnable {
+        private final BiFunction lister;
+
+        Held(BiFunction lister) {
+            this.lister = lister;
+        }
+
+        public void run() {}
     }
 
     /** A call of Python, in the session of the query that asks: expressions print themselves by its settings. */

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -362,6 +363,50 @@ def test_a_frame_outlives_its_urls_and_its_listing(spark: Any, client: SharingCl
         for reader, _ in list(gateway._plans.values()):
             gateway.release(reader.plan)
     assert len(frame.collect()) == 3000
+
+
+def test_what_outlives_its_frame_can_be_read(spark: Any, client: SharingClient) -> None:
+    """Rows that are iterated over; an RDD and a checkpoint to come, and when these are gone, so is the listing."""
+    # Several partitions, of which the iterator asks for one after the other; and compiled plans, for others hold their relation.
+    settings = {
+        "spark.sql.files.maxPartitionBytes": "2000",
+        "spark.sql.codegen.wholeStage": "true",
+        "spark.sql.codegen.factoryMode": "FALLBACK",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    kept = client.table("views.d.plain").to_spark(spark)  # the gateway ends with the last frame
+    try:
+        rows = client.table("views.d.plain").scan(columns=["id", "x"]).to_spark(spark).toLocalIterator()
+        frame = client.table("views.d.plain").scan(columns=["id"]).to_spark(spark)
+        gateway = native._gateways[""]
+        index = list(gateway._indexes.values())[-1][0]
+        rdd, later = frame.rdd, frame.localCheckpoint(eager=False)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    assert rdd.getNumPartitions() > 3
+    found = [next(rows).id]
+    del frame
+
+    def collect() -> None:
+        gc.collect()
+        spark._jvm.System.gc()
+        time.sleep(0.1)
+        gateway._release_ended()
+
+    for _ in range(5):
+        collect()
+    assert rdd.count() == 3000
+    assert sorted([*found, *(row.id for row in rows)]) == list(range(3000))
+    assert later.count() == 3000
+    del rdd, later
+    until = time.monotonic() + 60
+    while index() is not None and time.monotonic() < until:
+        collect()
+    assert index() is None
+    assert kept.count() == 3000
 
 
 @pytest.mark.connect

@@ -139,6 +139,8 @@ def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: s
     for i, column in columns:
         try:
             column.add(batch.column(i))
+        except MemoryError:  # Arrow's own is one of Arrow's exceptions
+            raise
         except _UNFIT as refused:
             refuse_far_moments(batch.select([i]), table, _FAR)
             raise _refused(batch.schema.names[i], table, refused) from None
@@ -147,6 +149,8 @@ def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: s
 def _series(name: str, column: _Column, table: str) -> pd.Series | npt.NDArray[Any]:
     try:
         return column.series()
+    except MemoryError:
+        raise
     except _UNFIT as refused:
         raise _refused(name, table, refused) from None
 

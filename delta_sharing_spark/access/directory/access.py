@@ -386,6 +386,8 @@ class DirectoryLease:
     def __init__(self, access: DirectoryAccess, token: StorageToken) -> None:
         self._access = access
         self._token = token
+        #: Whether a new token that was refused has been tried again after a pause, which is no renewal.
+        self._has_paused = False
 
     def storage(self) -> Storage:
         """See ``StorageLease.storage``; raises CredentialError where the token has expired and cannot be renewed."""
@@ -402,14 +404,17 @@ class DirectoryLease:
 
     def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
         issuer = self._access.issuer
-        if issuer is None or refusals > MAX_RENEWALS:
+        if issuer is None or refusals > MAX_RENEWALS + self._has_paused:
             raise self._final(storage, location, name, refusal)
-        if refusals > 1 and time.time() < self._token.issued + _YOUNG:
+        token = self._token
+        if token.uuid != storage.credential:
+            return  # another thread has renewed it meanwhile
+        if not self._has_paused and refusals == MAX_RENEWALS and time.time() < token.issued + _YOUNG:
+            self._has_paused = True
             self._access.settings.sleep(SETTLING)
             return
         _log.info("the storage refused %s with the token %s (%s); renewing it", name, storage.credential, refusal)
-        if self._token.uuid == storage.credential:
-            self._token = self._renewed(issuer, self._token, f"was refused ({reason_of(refusal)})")
+        self._token = self._renewed(issuer, token, f"was refused ({reason_of(refusal)})")
 
     def _renewed(self, issuer: Issuer, refused: StorageToken | None, why: str) -> StorageToken:
         """Another token; a server that gives none is quoted together with why it was asked."""

@@ -235,6 +235,16 @@ def test_errors_of_arrow_that_are_no_errors_of_values_name_table_and_column() ->
         to_pandas(twice.to_reader(), table="s.d.t", zero_copy_only=True)
 
 
+@pytest.mark.parametrize("step", ["add", "series"])
+def test_a_process_without_memory_does_not_blame_a_column(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(pandas_frames._Numbers, step, fail)
+    with pytest.raises(MemoryError, match="malloc of size 64 failed"):
+        to_pandas(pa.table({"i": [1, 2]}).to_reader(), table="s.d.t")
+
+
 def test_a_struct_without_fields_is_written_as_text_alone() -> None:
     rows = pa.table({"n": [1, 2], "s": pa.array([{}, None], pa.struct([]))})
     for format, text in (("csv", b'"n","s"\n1,"{}"\n2,\n'), ("json", b'{"n": 1, "s": {}}\n{"n": 2, "s": null}\n')):

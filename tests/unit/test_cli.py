@@ -361,8 +361,7 @@ from delta_sharing_spark.cli.main import main
 from delta_sharing_spark.frames import export
 
 real = export.as_text
-if {ignored}:
-    signal.signal({number}, signal.SIG_IGN)
+signal.signal({number}, signal.SIG_IGN if {ignored} else signal.SIG_DFL)
 export.as_text = lambda *given: [real(*given), os.kill(os.getpid(), {number})][0]
 sys.exit(main(["download", sys.argv[1], "-O", sys.argv[2]]))
 """

@@ -365,6 +365,7 @@ def test_a_frame_outlives_its_urls_and_its_listing(spark: Any, client: SharingCl
     assert len(frame.collect()) == 3000
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark 4.0 leaves sockets open
 def test_what_outlives_its_frame_can_be_read(spark: Any, client: SharingClient) -> None:
     """Rows that are iterated over; an RDD and a checkpoint to come, and when these are gone, so is the listing."""
     # Several partitions, of which the iterator asks for one after the other; and compiled plans, for others hold their relation.

@@ -195,12 +195,12 @@ class CancelledError(DeltaSharingError):
     """The flight was cancelled, by this client or another one of the same caller."""
 
 
-def out_of_memory(what: str, error: MemoryError, file: str | None = None) -> FileError:
+def out_of_memory(what: str, error: MemoryError | RuntimeError, file: str | None = None) -> FileError:
     """The error of a process whose memory does not suffice.
 
     Args:
         what: What was read, as errors name it.
-        error: Arrow's, NumPy's or Python's own.
+        error: Arrow's, NumPy's or Python's own, which also tells of a thread that cannot be started.
         file: Which file that was of, if it is known.
     """
     return FileError(

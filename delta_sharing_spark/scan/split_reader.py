@@ -151,7 +151,10 @@ def _read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, N
     except DeltaSharingError as error:
         error.name_table(split.spec.table)
         raise
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        # A thread that cannot be started is what a limit of memory ends in first: its stack is room that is asked for at once.
+        if isinstance(error, RuntimeError) and "start new thread" not in str(error):
+            raise
         raise out_of_memory(split.spec.table, error) from None
     finally:
         reader.close()

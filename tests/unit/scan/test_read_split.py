@@ -445,24 +445,27 @@ def test_long_texts_that_rows_repeat_come_in_small_batches(each: int, fetch_ahea
     assert most < 64 << 20, "all rows take 256 MB"
 
 
-@pytest.mark.parametrize("where", ["decoding", "footer", "fetching"])
+@pytest.mark.parametrize("where", ["decoding", "footer", "fetching", "thread"])
 def test_a_process_without_memory_does_not_call_its_files_damaged(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark bounds Python workers by ``spark.executor.pyspark.memory``: allocations fail there."""
+    """Spark bounds Python workers by ``spark.executor.pyspark.memory``: allocations fail there, and threads do not start."""
 
     def fail(*_: object, **__: object) -> None:
+        if where == "thread":
+            raise RuntimeError("can't start new thread")
         raise pa.ArrowMemoryError("malloc of size 64 failed") if where != "fetching" else MemoryError
 
     place = {
         "decoding": "row_group_reader._batches",
         "footer": "footer._parsed",
         "fetching": "split_reader.read_footer",
+        "thread": "split_reader.read_footer",
     }
     monkeypatch.setattr(f"delta_sharing_spark.scan.{place[where]}", fail)
     with pytest.raises(FileError, match="the memory of this process does not suffice") as told:
         read_one(parquet(numbers(10)), NARROW)
     assert not isinstance(told.value, CorruptFileError)
     assert "s.d.t" in str(told.value)
-    assert where == "fetching" or told.value.file == "f.parquet"
+    assert where in ("fetching", "thread") or told.value.file == "f.parquet"
 
 
 def test_what_pyarrow_does_not_read_is_not_called_damaged() -> None:

@@ -130,9 +130,7 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
         SchemaError: Names version and column.
     """
     when = "the newest version" if version is None else f"version {version}"
-    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
-    goes_on = same_files and _holds(feed.schema.fields, earlier.schema.fields)
-    if feed.id and earlier.id and feed.id != earlier.id and not goes_on:
+    if feed.id and earlier.id and feed.id != earlier.id and not _goes_on(feed, earlier):
         raise TableChangedError(
             f"table {table} was replaced by another table as of {when}; load it again, or start at a later version"
         )
@@ -152,6 +150,12 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
                 column=column.name,
                 version=version,
             )
+
+
+def _goes_on(feed: TableShape, earlier: TableShape) -> bool:
+    """Whether the files of an earlier shape are read as they were."""
+    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
+    return same_files and _holds(feed.schema.fields, earlier.schema.fields)
 
 
 def _holds(now: Sequence[Field], earlier: Sequence[Field]) -> bool:

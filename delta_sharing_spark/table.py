@@ -8,9 +8,17 @@ from datetime import date, datetime, timedelta
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
-from delta_sharing_spark.access.asking import iso, storage_settings, transport_of
+from delta_sharing_spark.access.asking import storage_settings, transport_of
 from delta_sharing_spark.access.contract import Decision, shape_of
-from delta_sharing_spark.access.load import WORKERS, Load, RecipientTable, active_zone, cheapest_column, column_names
+from delta_sharing_spark.access.load import (
+    WORKERS,
+    Load,
+    RecipientTable,
+    active_zone,
+    cheapest_column,
+    column_names,
+    first_version_from,
+)
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.display import (
@@ -180,11 +188,8 @@ class SharedTable(RecipientTable, RowSource):
         """The newest version, or the earliest at or after a moment."""
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
-        moment = option_text(starting_timestamp)
         zone = {} if (known := active_zone()) is None else {"timeZone": known}
-        asked = {**zone, "readChangeFeed": "true", "startingTimestamp": moment}  # which is rounded up, as a start is
-        options = parse_options(self.client.load_options(self.name, asked))
-        return self.client.rest.table_version(self.name, iso(options.starting_timestamp))
+        return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
 
     def snapshot_head(self) -> TableSnapshotHead:
         """Version, protocol and metadata of the newest version: one request."""

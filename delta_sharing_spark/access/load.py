@@ -12,7 +12,7 @@ from datetime import timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.asking import transport_of
+from delta_sharing_spark.access.asking import iso, transport_of
 from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
@@ -382,6 +382,17 @@ def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> st
     widths = {"boolean": 0, "byte": 1, "short": 2, "integer": 3, "date": 3, "float": 4, "long": 5, "double": 5}
     cheapest = min(schema.fields, key=lambda f: widths.get(str(f.type), 9), default=None)
     return cheapest.name if cheapest else None
+
+
+def first_version_from(client: Recipient, table: TableName, moment: str, options: Mapping[str, str]) -> int:
+    """The first version at or after a moment, which is rounded up as the start of a feed is.
+
+    Args:
+        options: Those of a load, beside the client's; ``timeZone`` among them.
+    """
+    asked = {**options, "readChangeFeed": "true", "startingTimestamp": moment}
+    parsed = parse_options(client.load_options(table, asked))
+    return client.rest.table_version(table, iso(parsed.starting_timestamp))
 
 
 def active_zone() -> str | None:

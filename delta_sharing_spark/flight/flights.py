@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.asking import iso
 from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape, last_version
+from delta_sharing_spark.access.load import first_version_from
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
@@ -105,11 +105,11 @@ class FlightPlanner:
 
     def version(self, command: Command) -> int:
         """The newest version of a command's table; with ``timestamp`` the first one at or after it."""
-        asked, moment = dict(command.options), None
-        if "timestampAsOf" in asked:
-            asked |= {"readChangeFeed": "true", "startingTimestamp": asked.pop("timestampAsOf")}  # is rounded up
-            moment = iso(parse_options(self._client.load_options(command.table, asked)).starting_timestamp)
-        return self._client.rest.table_version(command.table, moment)
+        options = dict(command.options)
+        moment = options.pop("timestampAsOf", None)
+        if moment is None:
+            return self._client.rest.table_version(command.table)
+        return first_version_from(self._client, command.table, moment, options)
 
     def describe(self, command: Command) -> dict[str, Any]:
         """A table's version, id and schema (Delta's JSON)."""

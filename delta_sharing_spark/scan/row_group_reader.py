@@ -23,7 +23,7 @@ from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
-from delta_sharing_spark.scan.thrift import I32, STRUCT, read_struct
+from delta_sharing_spark.scan.thrift import read_struct
 from delta_sharing_spark.schema.types import fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -241,19 +241,15 @@ def _dictionary_bytes(group: RowGroup) -> float:
 
     A long text that every row repeats takes hardly more in the file than a short one. What no page's header tells is 0.
     """
-    row_group, schema, width = group.footer.row_group(group.index), group.footer.metadata.schema, 0.0
-    for leaf in group.leaves:
-        if schema.column(leaf).physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-            continue
-        (chunk,) = group.footer.chunks(group.index, [leaf])
-        with suppress(ValueError):
+    row_group, schema, size = group.footer.row_group(group.index), group.footer.metadata.schema, 0.0
+    leaves = [n for n in group.leaves if schema.column(n).physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")]
+    for leaf, chunk in zip(leaves, group.footer.chunks(group.index, leaves), strict=True):
+        with suppress(ValueError, KeyError, TypeError):  # its first page is no dictionary, or its header is damaged
             header, _ = read_struct(group.read(Range(chunk.start, min(chunk.end, chunk.start + _PAGE_HEADER))))
-            kind, dictionary = header.get(_DICTIONARY_HEADER, (0, {}))
-            values = dictionary.get(_NUM_VALUES, (0, 0)) if kind == STRUCT else (0, 0)
-            size = header.get(_UNCOMPRESSED_SIZE, (0, 0))
-            if values[0] == size[0] == I32 and values[1] > 0:
-                width += size[1] / values[1] * row_group.column(leaf).num_values / max(1, group.rows)
-    return width
+            values, bytes_of_all = header[_DICTIONARY_HEADER][1][_NUM_VALUES][1], header[_UNCOMPRESSED_SIZE][1]
+            if values > 0:
+                size += bytes_of_all / values * row_group.column(leaf).num_values
+    return size / max(1, group.rows)
 
 
 def row_group_filter(

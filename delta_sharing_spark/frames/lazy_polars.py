@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import TimeoutError  # Python's own from 3.11 on
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -79,11 +79,8 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
             batches = fit_for_others(reader, str(load.table))
             while True:
                 coming = thread.submit(next, batches, None)
-                while not coming.done():
-                    try:
-                        coming.exception(_STEP)
-                    except TimeoutError:
-                        yield none_yet  # Polars takes Ctrl-C from everybody else, and looks for it between frames
+                while not wait([coming], _STEP).done:
+                    yield none_yet  # Polars takes Ctrl-C from everybody else, and looks for it between frames
                 batch = coming.result()
                 if batch is None:
                     break

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from scripted_server import NAME, Clock, Rest, ScriptedServer
 
 from delta_sharing_spark.errors import NetworkError
@@ -19,32 +15,7 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, StorageSettings
-
-NOW, DAY = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
-
-
-def certificate_of(directory: Path, host: str = "localhost", begins: float = -1, ends: float = 1) -> Path:
-    """A certificate that signs itself, with its key; it begins and ends so many days from now."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW + begins * DAY)
-        .not_valid_after(NOW + ends * DAY)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    written = directory / "certificate.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    written.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + secret)
-    return written
+from support.certificates import certificate_of
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

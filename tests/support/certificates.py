@@ -1,0 +1,41 @@
+"""Certificates for tests of TLS."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+_DAY = datetime.timedelta(days=1)
+
+
+def certificate_of(directory: Path, host: str = "localhost", begins: float = -1, ends: float = 1) -> Path:
+    """A certificate of a name or an address that signs itself, with its key; it begins and ends so many days from now."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    try:
+        subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + begins * _DAY)
+        .not_valid_after(now + ends * _DAY)
+        .add_extension(x509.SubjectAlternativeName([subject]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    written = directory / "certificate.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    written.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + secret)
+    return written

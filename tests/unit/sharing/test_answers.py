@@ -11,17 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import (
-    DELTA_METADATA,
-    DELTA_PROTOCOL,
-    HEAD,
-    METADATA,
-    PROTOCOL,
-    SCHEMA_STRING,
-    end_line,
-    file_line,
-    ndjson,
-)
 
 from delta_sharing_spark.errors import (
     DeltaSharingError,
@@ -36,6 +25,17 @@ from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.sharing.response import Page, iter_lines, parse_page
 from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol
+from unit.sharing.scripted_server import (
+    DELTA_METADATA,
+    DELTA_PROTOCOL,
+    HEAD,
+    METADATA,
+    PROTOCOL,
+    SCHEMA_STRING,
+    end_line,
+    file_line,
+    ndjson,
+)
 
 T = "s.d.t"
 

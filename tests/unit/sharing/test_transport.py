@@ -25,7 +25,6 @@ import requests
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -47,6 +46,7 @@ from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
 def unused_port() -> int:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from spark_loop import Checkpoint, Rows, Run
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.contract import StreamIdentity
@@ -21,6 +20,7 @@ from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.spark.streaming import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.streams.spark_loop import Checkpoint, Rows, Run
 
 SCHEMA = pa.schema([("id", pa.int64())])
 Share = Callable[..., dict[str, str]]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from spark_loop import Checkpoint, Run
 
 from delta_sharing_spark.errors import DeltaSharingError, StreamError
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.streams.spark_loop import Checkpoint, Run
 
 INT, LONG, STRING = Primitive("integer"), Primitive("long"), Primitive("string")
 SCHEMA = Struct(

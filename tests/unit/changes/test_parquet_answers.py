@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feed_tables import FEED, NAME, VECTORS, WAYS, ids, rows, table, texts
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, UnsupportedFeatureError
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.changes.feed_tables import FEED, NAME, VECTORS, WAYS, ids, rows, table, texts
 
 T = "s.d.t"
 #: The version that the cases of ``TABLES`` ask for.

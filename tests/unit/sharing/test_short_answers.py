@@ -7,12 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted_server import HEAD, METADATA, NAME, PROTOCOL, Asked, Clock, Reply, ScriptedServer, end_line, file_line
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.sharing import query as reading
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
+from unit.sharing.scripted_server import (
+    HEAD,
+    METADATA,
+    NAME,
+    PROTOCOL,
+    Asked,
+    Clock,
+    Reply,
+    ScriptedServer,
+    end_line,
+    file_line,
+)
 
 FILES = [file_line(name) for name in "abc"]
 #: Bodies that end with their connection, in chunks that a proxy framed anew, and of a length that is.

@@ -18,6 +18,7 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
     VersionError,
 )
+from delta_sharing_spark.network.client_certificate import ClientCertificate
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
@@ -59,8 +60,18 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
 def transport_of(options: ReadOptions) -> NetworkSettings:
     """How requests to the sharing server are sent."""
     return NetworkSettings(
-        read_timeout=options.read_timeout, caller_org=options.caller_org, engine=_engine(), **_bounds(options)
+        read_timeout=options.read_timeout,
+        client_certificate=_client_certificate(options),
+        caller_org=options.caller_org,
+        engine=_engine(),
+        **_bounds(options),
     )
+
+
+def _client_certificate(options: ReadOptions) -> ClientCertificate | None:
+    if options.client_certificate is None:
+        return None
+    return ClientCertificate(options.client_certificate, options.client_key, options.client_key_password)
 
 
 def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:

@@ -113,6 +113,9 @@ class ReadOptions:
     retry_timeout: float = _option(values.duration, 600.0)
     proxy: str | None = _option(values.web_address, sensitive=True)
     ca_bundle: str | None = _option(values.text)
+    client_certificate: str | None = _option(values.text)
+    client_key: str | None = _option(values.text)
+    client_key_password: str | None = _option(values.text, sensitive=True)
     caller_org: str | None = _option(values.text)
 
     cache_dir: str | None = _option(values.text)
@@ -211,6 +214,7 @@ def parse_options(
     _check_versions(given)
     _check_gateway(given)
     _check_identity(given)
+    _check_certificate(given)
     if is_stream is not None:
         _check_scope(given, is_stream)
     if "timeZone" not in texts:
@@ -279,7 +283,9 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
         if ours:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
-    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY)))
+    others = sorted(
+        {"accessMode", "cacheDir", *_OF_CERTIFICATE} & given.keys() | set(_of_group(given, INLINE, IDENTITY))
+    )
     if others:
         raise _refused(
             others[0],
@@ -289,6 +295,17 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
     if "#" in re.sub("`[^`]*`", "", given["path"]):
         raise _refused(
             "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
+        )
+
+
+_OF_CERTIFICATE = ("clientCertificate", "clientKey", "clientKeyPassword")
+
+
+def _check_certificate(given: Mapping[str, Any]) -> None:
+    ours = [name for name in _OF_CERTIFICATE if name in given]
+    if ours and "clientCertificate" not in given:
+        raise _refused(
+            ours[0], f"option '{ours[0]}' belongs to a client certificate; name its file in 'clientCertificate'"
         )
 
 

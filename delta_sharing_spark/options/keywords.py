@@ -49,6 +49,9 @@ class LoadOptions(TypedDict, total=False):
     retryTimeout: float | str
     proxy: str
     caBundle: str
+    clientCertificate: str
+    clientKey: str
+    clientKeyPassword: str
     callerOrg: str
     cacheDir: str
     cacheMaxBytes: int | str

@@ -346,6 +346,7 @@ class FileListing:
         hints: The hints that the server was sent to prune by, by the protocol's names.
         fallback: Why the files were in the end asked for without ``hints``, if they were.
         rows: Rows of all files that are not deleted, where more than the files tells it.
+        response_format: The format of the sharing server's answer, which the files' ids depend on; None where it listed none.
     """
 
     files: PlannedFiles
@@ -355,6 +356,7 @@ class FileListing:
     hints: Mapping[str, str] = field(default_factory=dict)
     fallback: str | None = None
     rows: int | None = None
+    response_format: str | None = None
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ class PlanReport:
         files, bytes: Files left to read and their whole size; projection and row groups make a read smaller.
         fallback: Why the files were in the end asked for without ``sent``, if they were.
         unhelpful: Parts of ``where`` that no file could be skipped by.
+        response_format: The format in which the sharing server listed the files; None where it did not.
     """
 
     mode: str
@@ -51,6 +52,7 @@ class PlanReport:
     bytes: int = 0
     fallback: str | None = None
     unhelpful: tuple[str, ...] = ()
+    response_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def plan(
         bytes=files.total_bytes,
         fallback=listing.fallback,
         unhelpful=pruner.non_pruning_conjuncts(),
+        response_format=listing.response_format,
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None

@@ -83,6 +83,12 @@ class Command:
         options = {name: value for name, value in self.options.items() if name not in moments}
         return replace(self, options={**options, option: str(version)})
 
+    def in_format(self, response_format: str | None) -> Command:
+        """The same command with ``responseFormat``, which ids of files depend on; a version may be answered in another one."""
+        if response_format is None:
+            return self
+        return replace(self, options={**self.options, "responseFormat": response_format})
+
 
 def parse_path(path: list[bytes]) -> Command:
     """The command of a path descriptor ``[share, schema, table]``; raises CommandError where the path has not three names."""

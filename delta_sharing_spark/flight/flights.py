@@ -142,7 +142,7 @@ class FlightPlanner:
             moment = options.timestamp_as_of
             is_settled = options.version_as_of is not None or (moment is not None and moment.timestamp() < time.time())
             if version is not None and not is_feed and not is_settled:
-                pinned = command.pinned("versionAsOf", version)
+                pinned = command.pinned("versionAsOf", version).in_format(planned.report.response_format)
         else:
             versions = command.stream
             splits, about = opener.run(lambda table: _stream(table, scan, versions))

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from requests.utils import get_environ_proxies, select_proxy
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.network.hosts import split_url
+from delta_sharing_spark.network.urls import UrlError, parse_url
 
 _SCHEMES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")
 
@@ -47,13 +47,16 @@ def _variable_of(url: str, address: str) -> str:
 
 def _check(address: str, origin: str | None) -> None:
     """Refuse a proxy's address that requests would find fault with as if it were the URL; it may hold a password."""
-    parts = split_url(address if "://" in address else f"http://{address}")
+    scheme, _, rest = (address if "://" in address else f"http://{address}").partition("://")
+    place = rest.rpartition("@")[2]
     why = None
-    if parts is None:
-        why = "is no address: write http://host:port, with a port from 1 to 65535"
-    elif parts.scheme not in _SCHEMES:
-        why = f"is of the scheme {parts.scheme[:20]!r}, where http, https or socks5h belongs"
-    elif parts.scheme.startswith("socks") and find_spec("socks") is None:
+    try:
+        parse_url(f"{scheme}://{place}")
+    except UrlError as error:
+        why = f"is no address ({error}): write http://host:port, with a port from 1 to 65535"
+    if why is None and scheme.lower() not in _SCHEMES:
+        why = f"is of the scheme {scheme[:20]!r}, where http, https or socks5h belongs"
+    if why is None and scheme.lower().startswith("socks") and find_spec("socks") is None:
         why = "is a SOCKS proxy, which needs the package PySocks: pip install 'requests[socks]', or name an http proxy"
     if why is None:
         return
@@ -65,12 +68,13 @@ def _check(address: str, origin: str | None) -> None:
 def _is_excluded(url: str) -> bool:
     """Whether ``NO_PROXY`` names a URL's host in a way that requests does not know: by port, by an IPv6 address or network, by ``*.``."""
     text = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    parts = split_url(url) if text else None
-    if not text or parts is None or parts.hostname is None:
+    if not text:
         return False
-    host = parts.hostname.rstrip(".")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return any(_names(entry.lower(), host, port) for entry in text.replace(",", " ").split())
+    try:
+        asked = parse_url(url)
+    except UrlError:
+        return False  # said where it is asked
+    return any(_names(entry.lower(), asked.name, asked.port) for entry in text.replace(",", " ").split())
 
 
 def _names(entry: str, host: str, port: int) -> bool:
@@ -83,7 +87,7 @@ def _names(entry: str, host: str, port: int) -> bool:
     if number and number != str(port):
         return False
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        address = ipaddress.ip_address(host)
     except ValueError:
         name = name.removeprefix("*").lstrip(".")
         return bool(name) and (host == name or host.endswith(f".{name}"))

@@ -166,7 +166,13 @@ class UrlTable(OpenTable):
         listed = len(files.times)
         hints = _shown_hints(query) if response.fallback is None else {}
         return FileListing(
-            FileList(files.tasks), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+            FileList(files.tasks),
+            self._access(scan, response, listed),
+            head.version,
+            listed,
+            hints,
+            response.fallback,
+            response_format=head.response_format,
         )
 
     def changes(self, scan: ResolvedScan) -> VersionListing:

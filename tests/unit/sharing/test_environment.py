@@ -125,8 +125,12 @@ def test_authorities_that_are_not_there_are_the_variables_fault(
 @pytest.mark.parametrize(
     ("variable", "address", "words"),
     [
-        ("ALL_PROXY", "http://", "is no address: write http://host:port"),
-        ("all_proxy", "http://user:s3cret@proxy:99999", "is no address: .*with a port from 1 to 65535"),
+        ("ALL_PROXY", "http://", r"is no address \(it names no host\): write http://host:port"),
+        (
+            "all_proxy",
+            "http://user:s3cret@proxy:99999",
+            r"is no address \(its port is none\): .*with a port from 1 to 65535",
+        ),
         ("HTTP_PROXY", "proxy:port", "is no address"),
         ("http_proxy", "http://[::1", "is no address"),
         ("HTTP_PROXY", "http://proxy:0", "is no address"),

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
+from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

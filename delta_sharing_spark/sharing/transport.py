@@ -25,7 +25,6 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
     UnavailableError,
-    without_secrets,
 )
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
@@ -60,6 +59,7 @@ from delta_sharing_spark.network.retry import (
     retry,
     retry_after,
 )
+from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.sharing.wire_records import broken
 
 _T = TypeVar("_T")

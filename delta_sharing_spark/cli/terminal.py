@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 from delta_sharing_spark.errors import escaped_json, printable, printable_json
 
@@ -57,7 +57,7 @@ def raw_output() -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     with _Terminal() as out:
-        yield out
+        yield cast(BinaryIO, out)
     sys.stdout.flush()
 
 

@@ -535,7 +535,7 @@ class FilePruner:
         if scan.prune is not None:
             from delta_sharing_spark.predicates.file_skipping import FileSkipping
 
-            zone = scan.options.zone
+            zone = scan.options.time_zone
             self._skipping = FileSkipping(scan.prune, scan.columns, scan.shape.partition_columns, time_zone=zone)
 
     @property
@@ -563,6 +563,10 @@ class FilePruner:
         if self._listed is not None:
             self._listed(1)
         return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
+
+    def begin(self) -> None:
+        """Count anew: files are listed from the beginning."""
+        self._skipped.clear()
 
     def count(self, reason: SkipReason, files: int) -> None:
         """Count files that were skipped for a reason."""

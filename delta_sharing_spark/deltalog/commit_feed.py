@@ -21,8 +21,9 @@ from delta_sharing_spark.deltalog.actions import (
     vector_from,
     whole_count,
 )
+from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
-from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
+from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads

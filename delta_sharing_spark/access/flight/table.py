@@ -267,9 +267,11 @@ class FlightTable(OpenTable):
         options = scan.options
         names = [field.name for field in scan.output.fields]
         columns = None if len(names) == len(scan.columns.fields) else names
-        settings = {"commitTimestampType": options.commit_timestamp_type, "maxSplitBytes": str(options.max_split_bytes)}
-        if options.time_zone is not None:
-            settings["timeZone"] = options.time_zone
+        settings = {
+            "commitTimestampType": options.commit_timestamp_type,
+            "maxSplitBytes": str(options.max_split_bytes),
+            "timeZone": options.time_zone,  # null is told as well: the gateway would take UTC
+        }
         return {
             "table": self._table,
             "columns": None if columns is None else [backquoted(name) for name in columns],

@@ -301,7 +301,8 @@ def peers(session: nox.Session) -> None:
         session.run("python", "-m", "venv", str(folder))
         session.run(str(folder / "bin" / "pip"), "install", "-q", "delta-sharing>=1.4", external=True)
     python = str(folder / "bin" / "python")
-    session.run("python", "tests/peers/run.py", "--reference-python", python, *session.posargs, env=env)
+    with session.chdir("tests"):
+        session.run("python", "-m", "peers.run", "--reference-python", python, *session.posargs, env=env)
 
 
 @nox.session(name="beside-jvm")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-import uuid
+import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConfigError, ConversionError, DeltaSharingError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
+from delta_sharing_spark.storage.own_files import followed, written
 
 FORMATS = ("parquet", "csv", "json")
 _SUFFIXES = {
@@ -144,26 +145,21 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     Raises:
         ConfigError: The file exists and ``replace`` is false, it is no regular file, or it cannot be written, or not to its end.
     """
-    target = Path(os.path.realpath(path))  # of a link it is the file that is replaced
-    # Its own, for another process may write the file; of a name that may be as long as names can be.
-    part = target.with_name(f"{target.name[:50]}.{uuid.uuid4().hex[:8]}.part")
+    target = followed(path)  # of a link it is the file that is replaced
     try:
-        if path.is_dir():
+        mode = os.lstat(target).st_mode if os.path.lexists(target) else None
+        if mode is not None and stat.S_ISDIR(mode):
             raise ConfigError(f"{path} is a directory; name a file in it with --output")
-        if path.exists() and not path.is_file():
+        if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
             raise ConfigError(f"{path} is a device or a pipe; write to it by standard output: --output - > {path}")
-        if path.exists() and not replace:
+        if mode is not None and not replace:
             raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
-        with part.open("wb") as out:
+        with written(target) as out:
             yield out
-        os.replace(part, target)
     except OSError as failed:
         if isinstance(failed, DeltaSharingError) or failed.errno is None:
             raise  # of what is read
         raise ConfigError(f"{path} cannot be written: {failed.strerror}; name another file with --output") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from clouds import Cloud, put_table
-from shared_tables import NAME, head_of, opened, rows, split_of
 
 from delta_sharing_spark.access.directory.access import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
@@ -21,6 +19,8 @@ from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from emulators.clouds import Cloud, put_table
+from unit.access.shared_tables import NAME, head_of, opened, rows, split_of
 
 pytestmark = pytest.mark.emulators
 

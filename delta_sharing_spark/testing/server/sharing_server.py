@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl
 
 from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.sharing.identity import jwt_claims
+from delta_sharing_spark.storage.own_files import followed, written
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
 from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints, kind_of
@@ -278,13 +280,17 @@ class SharingServer:
         raise ValueError(f"no profile of type {kind!r} is made here")
 
     def write_profile(self, path: str | os.PathLike[str], kind: str = "bearer_token") -> str:
-        """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``."""
-        target = Path(path)
-        target.touch(mode=0o600)
-        if target.is_file():
-            target.chmod(0o600)  # it may have been there for others to read
-        target.write_text(json.dumps(self.profile(kind), indent=2), encoding="utf-8")
-        return str(target)
+        """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``.
+
+        Raises:
+            OSError: It cannot be written, or what is there is no file.
+        """
+        target = followed(Path(path))
+        if os.path.lexists(target) and not (target.is_symlink() or target.is_file()):
+            raise FileExistsError(errno.EEXIST, "it is there and no file")
+        with written(target, mode=0o600) as file:
+            file.write(json.dumps(self.profile(kind), indent=2).encode())
+        return str(path)
 
     # What was served
 

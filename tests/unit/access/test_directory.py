@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from issuing import CountingIssuer
-from object_server import ObjectServer, serving
-from shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
 
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
@@ -34,6 +31,9 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.issuing import CountingIssuer
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
 
 LOCATION = "s3://bucket/table"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -16,9 +16,6 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from loopback import Answer, Request
-from object_server import ObjectServer, serving
-from shared_tables import upload
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
@@ -28,6 +25,9 @@ from delta_sharing_spark.scan.pace import LEAST
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.loopback import Answer, Request
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import upload
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NEWEST, CHECKPOINT = 20, 10

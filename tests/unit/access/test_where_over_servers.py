@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parents[1] / "predicates"))
-
-from row_oracle import answer
-from where_strategies import SCHEMA, predicate, rows, table
-
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError, ResponseError
 from delta_sharing_spark.predicates.sql import parse_where
@@ -27,6 +21,8 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn
+from unit.predicates.row_oracle import answer
+from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
 BEHAVIOURS = ["apply", "over-return", "ignore", "naive"]
 WAYS: list[dict[str, Any]] = [

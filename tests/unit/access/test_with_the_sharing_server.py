@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from object_server import ObjectServer, serving
-from shared_tables import negotiated, split_of, upload
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
@@ -29,6 +27,8 @@ from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import negotiated, split_of, upload
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "sharing-token-text"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, rows, struct_of, table, texts, ways
 from hypothesis import HealthCheck, given, settings
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
@@ -28,6 +27,21 @@ from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn, one_of
+from unit.changes.feed_tables import (
+    FEEDS,
+    NAME,
+    T0,
+    VECTORS,
+    WAYS,
+    doubled,
+    ids,
+    moment,
+    rows,
+    struct_of,
+    table,
+    texts,
+    ways,
+)
 
 CHANGE_COLUMNS = ["_change_type", "_commit_version", "_commit_timestamp"]
 

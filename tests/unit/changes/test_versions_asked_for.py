@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
 from hypothesis import HealthCheck, given, settings
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table
@@ -24,6 +23,21 @@ from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import bad_request
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn, one_of
+from unit.changes.feed_tables import (
+    FEED,
+    NAME,
+    T0,
+    WAYS,
+    created,
+    ids,
+    moment,
+    rows,
+    struct_of,
+    table,
+    text,
+    texts,
+    ways,
+)
 
 BOTH = ("url", "dir")
 

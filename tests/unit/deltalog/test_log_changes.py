@@ -1,13 +1,13 @@
 """Change data feeds per commit, timestamps, and the commits a stream goes on with."""
 
 import pytest
-from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay as history
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError, VersionError
+from unit.deltalog.logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 CDF = {"delta__enableChangeDataFeed": "true"}
 HEAD = [protocol(), metadata(**CDF)]

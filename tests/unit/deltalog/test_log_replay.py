@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
-from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
@@ -16,6 +15,18 @@ from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 from support.drawing import drawn, one_of
+from unit.deltalog.logbuilder import (
+    ROOT,
+    TimedStore,
+    add,
+    lines,
+    log,
+    metadata,
+    parquet,
+    protocol,
+    remove,
+    write_checkpoint,
+)
 
 KINDS = ["classic", "multipart", "v2json", "v2json-inline", "v2parquet", "v2parquet-inline"]
 

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from calling import TOKEN, Caller
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +33,7 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.flight.calling import TOKEN, Caller
 
 TABLE = {"table": "sh.sc.t"}
 

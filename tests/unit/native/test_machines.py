@@ -35,9 +35,7 @@ from delta_sharing_spark.spark.start_gateway import start
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, ask, files_of, plan_native, rows_of
+from unit.native.reading import RemoteError, ask, files_of, plan_native, rows_of
 
 ROWS = [{"id": n, "city": ("Lisbon", "Oslo", None)[n % 3]} for n in range(3000)]
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from local_access import LocalAccess, parquet, read, read_one, spec_of
-from test_types import int96
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.predicates.sql import parse_where
@@ -17,6 +15,8 @@ from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.row_group_reader import row_group_filter
 from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import MemorySource
+from unit.scan.local_access import LocalAccess, parquet, read, read_one, spec_of
+from unit.scan.test_types import int96
 
 DATE, TIMESTAMP = Primitive("date"), Primitive("timestamp")
 SPARK_2 = {"version": "2.4.5"}

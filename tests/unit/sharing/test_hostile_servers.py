@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.access.url.signed_urls import url_end
 from delta_sharing_spark.errors import (
@@ -43,6 +42,7 @@ from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import check_range
+from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
 HASTY = NetworkSettings(connect_timeout=1, read_timeout=1, retry_seconds=1, first_contact_seconds=1)
 Speak = Callable[[socket.socket], None]

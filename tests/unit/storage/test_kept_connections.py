@@ -12,12 +12,12 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
-from misbehaving_server import Handler, Server
 
 from delta_sharing_spark.network import kept_connections
 from delta_sharing_spark.network.connections import BreakableAdapter
 from delta_sharing_spark.network.hosts import origin
 from delta_sharing_spark.network.kept_connections import KeptAnswer, send
+from unit.storage.misbehaving_server import Handler, Server
 
 DATA = random.Random(7).randbytes(300_000)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_loop import Checkpoint, Killed, Rows, Run
 
 from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.errors import FileGoneError, OptionError, StreamError, VersionError
@@ -23,6 +22,7 @@ from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.streams.spark_loop import Checkpoint, Killed, Rows, Run
 
 SCHEMA = pa.schema([("id", pa.int64())])
 FEED = {"delta.enableChangeDataFeed": "true"}

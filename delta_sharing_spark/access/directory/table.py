@@ -43,6 +43,7 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
@@ -267,7 +268,11 @@ class DirectoryTable(OpenTable):
         if as_of.moment is not None:
             version = version_at_or_before(self.log, to_millis(as_of.moment), table=self._table)
         try:
-            head = load_head(self.log, version=version, table=self._table)
+            # A feed can begin and end with versions that are no snapshots any more.
+            if version is not None and self._negotiated.options.read_change_feed:
+                head = head_at(self.log, version, self._table)
+            else:
+                head = load_head(self.log, version=version, table=self._table)
         except LogError as error:
             if not error.has_no_log or self._negotiated.head.metadata.id:
                 raise

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from logbuilder import TimedStore, add, log, metadata, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, checksum_name, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, read_snapshot
 from delta_sharing_spark.errors import LogError
+from unit.deltalog.logbuilder import TimedStore, add, log, metadata, protocol, remove, write_checkpoint
 
 KINDS = ["classic", "multipart", "v2json", "v2parquet", "v2json-inline", "v2parquet-inline"]
 HEAD = [protocol(), metadata()]

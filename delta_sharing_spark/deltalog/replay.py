@@ -201,6 +201,7 @@ def _past_damage(store: LogStore, version: int | None, table: str, read: Callabl
         raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
     damaged = store.damaged if isinstance(store, CachedLogStore) else {}
     vanished: str | None = None
+    damage: LogError | None = None
     while True:
         try:
             segment = find_segment(store, version, table, damaged)
@@ -209,12 +210,12 @@ def _past_damage(store: LogStore, version: int | None, table: str, read: Callabl
                 raise
             base = find_segment(store, version, table).checkpoint  # raises the same where the damage is not the cause
             raise (error if base is None else damaged.get(base, error)) from None
-        for files, damage in list(damaged.items()):
+        for files, why in list(damaged.items()):
             if files.version <= segment.version and not _WARNED.get((store.root, files)):
                 _WARNED.put((store.root, files), True)
                 base = segment.checkpoint
                 way = "its commits" if base is None else f"the checkpoint {base.paths[0]} and the commits after it"
-                _log.warning("%s; until then version %d is replayed from %s", damage, segment.version, way)
+                _log.warning("%s; until then version %d is replayed from %s", why, segment.version, way)
         try:
             return read(segment)
         except _FileVanished as gone:
@@ -228,9 +229,10 @@ def _past_damage(store: LogStore, version: int | None, table: str, read: Callabl
             _log.info("%s of %s went while its log was read", vanished, table)
         except LogError as error:
             if not error.in_checkpoint or segment.checkpoint is None or segment.checkpoint in damaged:
-                raise
+                raise error if damage is None else damage from error
             forget_frames(error)
-            damaged[segment.checkpoint], version = error, segment.version
+            damage = damaged[segment.checkpoint] = error
+            version = segment.version
 
 
 class _FileVanished(Exception):

@@ -138,10 +138,9 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
     for column in earlier.schema.fields:
         known, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
         why = None
-        if known is None:
-            if namesake is not None and feed.mapping != earlier.mapping:
-                why = "files hold it by another name there (the column mapping differs)"
-        elif (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
+        if feed.mapping == "none" != earlier.mapping and known is not namesake:
+            why = "files hold it by another name there (the column mapping was taken off)"
+        elif known is not None and (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
             why = "it is a partition column in one and not in the other"
         if why is not None:
             raise SchemaError(

@@ -33,7 +33,7 @@ def head_at(store: LogStore, version: int, table: str) -> Head:
         if version > newest:
             raise
         if _commit(store, version) is None:
-            raise gone(table, version) from error
+            raise gone(store, version, table) from error
         unread = error
     protocol, metadata, changed_at = _as_later(store, version, newest, table)
     earlier = version
@@ -89,9 +89,11 @@ def _commit(store: LogStore, version: int) -> bytes | None:
         return None
 
 
-def gone(table: str, version: int) -> VersionError:
+def gone(store: LogStore, version: int, table: str) -> VersionError:
     """The error of a version whose commit is not there any more."""
+    left = LogListing(store.list_from(LOG_DIR, f"{version:020d}.") or ()).commits
+    begin = f", whose commits begin with version {min(left)}" if left else ""
     return VersionError(
-        f"version {version} of {table} is no longer in its log ({in_log(commit_name(version))} cannot be read), so that what it changed "
-        f"cannot be told; read the table anew from a snapshot"
+        f"version {version} of {table} is no longer in its log{begin}: {in_log(commit_name(version))} cannot be read, and what it "
+        f"changed cannot be told; read the table anew from a snapshot"
     )

@@ -113,7 +113,7 @@ def _read(store: LogStore, table: str, path: str) -> bytes:
     try:
         return store.read(path)
     except (FileNotFoundError, PermissionError):
-        raise gone(table, int(path.rpartition("/")[2].partition(".")[0])) from None
+        raise gone(store, int(path.rpartition("/")[2].partition(".")[0]), table) from None
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:

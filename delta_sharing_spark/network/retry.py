@@ -11,12 +11,12 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import urllib3
 
 from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
 from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.urls import url_or_none
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -293,11 +293,11 @@ def final_reason(error: BaseException, host: str | None) -> str | None:
 
 def connection_reason(error: BaseException, url: str) -> str | None:
     """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, half an answer; else None."""
+    parts = url_or_none(url)
+    host, port = ("", 0) if parts is None else (parts.host, parts.port)
     if _is_of_proxy(error):
         why = proxy_reason(error)
-        return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"
-    parts = urlsplit(url)
-    host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        return f"the proxy on the way to {host} did not connect{f': {why}' if why else ''}"
     for inner in beneath(error):
         if isinstance(inner, socket.gaierror):
             is_passing = inner.errno == socket.EAI_AGAIN

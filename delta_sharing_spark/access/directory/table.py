@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +64,7 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
@@ -121,7 +120,7 @@ def open_directory(
     name = str(table)
     root, others = _locations(head, name)
     local = next((location for location in (root, *others) if location.kind == "local"), None)
-    if local is not None and not is_loopback(urlsplit(profile.endpoint).hostname):
+    if local is not None and not is_on_loopback(profile.endpoint):
         raise AccessModeError(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
             f"use accessMode=url if the server offers it"

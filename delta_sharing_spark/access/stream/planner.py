@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.contract import (
     FileList,
@@ -22,7 +21,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, TableError, VersionError
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
 from delta_sharing_spark.schema.types import Struct
 
@@ -458,7 +457,7 @@ def _order_name(identity: StreamIdentity) -> str:
 
 def _poll_interval(scan: ResolvedScan) -> float:
     interval = scan.options.poll_interval
-    if interval < _SHORTEST_POLL and not is_loopback(urlsplit(scan.profile.endpoint).hostname):
+    if interval < _SHORTEST_POLL and not is_on_loopback(scan.profile.endpoint):
         raise OptionError(
             f"the option 'pollInterval' is {interval:g} s, the least is {_SHORTEST_POLL:g} s for a server that is not on this machine"
         )

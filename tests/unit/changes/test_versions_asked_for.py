@@ -286,7 +286,10 @@ REFUSED: list[tuple[str, dict[str, Any], type[DeltaSharingError], str | tuple[st
         "cleaned",
         feed(startingVersion=0),
         VersionError,
-        "version 0 of s.d.cleaned is no longer in its log, whose commits begin with version 2: ",
+        (
+            "version 0 of s.d.cleaned is no longer in its log.*version 2 or later",
+            "version 0 of s.d.cleaned is no longer in its log, whose commits begin with version 2: ",
+        ),
     ),
     (
         "t",

@@ -193,7 +193,7 @@ def test_the_poll_interval_is_bounded_for_servers_elsewhere(
     share: Share, server: SharingServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = share(table)
-    monkeypatch.setattr("delta_sharing_spark.access.stream.planner.is_loopback", lambda host: False)
+    monkeypatch.setattr("delta_sharing_spark.access.stream.planner.is_on_loopback", lambda url: False)
     with pytest.raises(OptionError, match=r"'pollInterval' is 9 s, the least is 10 s"):
         Run(Checkpoint(), {**options, "pollInterval": "9s"}).step()
     assert Run(Checkpoint(), {**options, "pollInterval": "10s"}).step()

@@ -137,9 +137,17 @@ class ConversionError(TableError):
 
 
 class LogError(TableError):
-    """A Delta log with a hole, a corrupt or missing part. Attribute: ``has_no_log``, where there is none of it."""
+    """A Delta log with a hole, a corrupt or missing part.
 
+    Attributes:
+        file: The file of the log, where one is the cause.
+        has_no_log: Whether there is none of it.
+        in_checkpoint: Whether a checkpoint is the cause, without which the version can perhaps be replayed.
+    """
+
+    file: str | None = None
     has_no_log: bool = False
+    in_checkpoint: bool = False
 
 
 class VersionError(TableError):

@@ -17,8 +17,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal
 
-from delta_sharing_spark.errors import OptionError, redact
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import values
+from delta_sharing_spark.redaction import redact
 
 Scope = Literal["both", "batch", "stream"]
 INLINE = "Inline credentials"

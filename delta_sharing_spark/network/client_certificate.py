@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import ssl
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from urllib3.util.ssl_ import create_urllib3_context
 
 from delta_sharing_spark.errors import OptionError
 
+_LARGEST = 1 << 20
 #: Where the key's password stands if no option names it.
 PASSWORD_VARIABLE = "DELTA_SHARING_CLIENT_KEY_PASSWORD"  # noqa: S105  # a name
 
@@ -46,10 +47,10 @@ class ClientCertificate:
         if self.held is not None:
             return ()
         try:
-            stats = [os.stat(path) for path in (self.certificate_file, self._key_path)]
+            states = [os.stat(path) for path in (self.certificate_file, self._key_path)]
         except OSError:
             return ()  # said when it is loaded
-        return tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size))
+        return tuple(number for state in states for number in (state.st_mtime_ns, state.st_size))
 
     def context(self) -> ssl.SSLContext:
         """A TLS context that shows the certificate to servers which ask for one.
@@ -154,12 +155,15 @@ def _wrong(option: str, why: str) -> OptionError:
 
 
 def _bytes_of(path: str, option: str) -> bytes:
+    why: str | None = "it is no regular file of 1 MiB at most"
     try:
-        return Path(path).read_bytes()
+        state = os.stat(path)
+        if stat.S_ISREG(state.st_mode) and state.st_size <= _LARGEST:
+            with open(path, "rb") as file:
+                return file.read(_LARGEST)
     except OSError as error:
-        raise _wrong(
-            option, f"the file {path} of the option {option} cannot be read ({error.strerror}); correct the path"
-        ) from None
+        why = error.strerror
+    raise _wrong(option, f"the file {path} of the option {option} cannot be read ({why}); correct the path")
 
 
 @contextmanager

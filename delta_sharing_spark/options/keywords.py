@@ -49,9 +49,6 @@ class LoadOptions(TypedDict, total=False):
     retryTimeout: float | str
     proxy: str
     caBundle: str
-    clientCertificate: str
-    clientKey: str
-    clientKeyPassword: str
     callerOrg: str
     cacheDir: str
     cacheMaxBytes: int | str
@@ -82,6 +79,12 @@ class LoadOptions(TypedDict, total=False):
     tokenExchangeAudience: str
     tokenExchangeScope: str
     tokenExchangeClientId: str
+    privateKeyFile: str
+    privateKeyOrigin: str
+    privateKeyAudience: str
+    clientCertificate: str
+    clientKey: str
+    clientKeyPassword: str
 
 
 class ClientOptions(LoadOptions, total=False):

@@ -21,12 +21,12 @@ from delta_sharing_spark.errors import (
     ResponseError,
     ServerError,
     UnauthenticatedError,
-    without_secrets,
 )
 from delta_sharing_spark.network.bodies import declared_length
 from delta_sharing_spark.network.http import NetworkSettings, json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import nearest
+from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, known_secrets

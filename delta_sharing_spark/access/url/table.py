@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from delta_sharing_spark.access.asking import (
     REFUSALS,
@@ -37,6 +39,7 @@ from delta_sharing_spark.access.contract import (
     last_version,
     range_of_versions,
 )
+from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
@@ -157,6 +160,10 @@ class UrlTable(OpenTable):
             raise NotPinnedError(
                 f"the server was asked for version {pinned} of {table} and answers with {head.version}"
             )
+        if pinned is None and not travels:
+            again = partial(self._snapshot, replace(scan, is_pinned=True), pruner, limit_hint)
+            if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
+                return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
         files = sink()
         for page in response.pages():
@@ -225,20 +232,38 @@ class UrlTable(OpenTable):
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last), len(tasks))
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none."""
+        """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none.
+
+        Where the server has fewer versions, the first of them is found by halves.
+        """
         last = self.newest_version()
-        times: dict[int, int | None] = dict.fromkeys(range(max(0, last - most + 1), last + 1))
-        query = Query(starting_version=min(times), ending_version=last)
+        first = max(0, last - most + 1)
         try:
-            formats = response_formats(self._negotiated.options, of_versions=True)
-            records = self._rest.query(self._table, query, formats=formats).records()
-            times.update({record.version: record.timestamp for record in records if record.version in times})
+            return self._commit_times(first, last)
         except REFUSALS as refusal:
+            candidates = range(first + 1, last + 1)
+            first += 1 + bisect.bisect_left(candidates, True, key=self._is_listed)
+            if first <= last:
+                return self._commit_times(first, last)
             raise VersionError(
-                f"the versions {min(times)} to {last} of {self._table} cannot be listed ({words_of(refusal)}); ask for "
-                f"fewer, for version() alone, or the provider to share the table's history"
+                f"the versions of {self._table} cannot be listed ({words_of(refusal)}); ask for version() alone, or the provider to "
+                f"share the table's history"
             ) from refusal
+
+    def _commit_times(self, first: int, last: int) -> dict[int, int | None]:
+        times: dict[int, int | None] = dict.fromkeys(range(first, last + 1))
+        query = Query(starting_version=first, ending_version=last)
+        records = self._rest.query(self._table, query, formats=response_formats(self._negotiated.options)).records()
+        times.update({record.version: record.timestamp for record in records if record.version in times})
         return times
+
+    def _is_listed(self, version: int) -> bool:
+        """Whether the server lists what a version added."""
+        try:
+            self._commit_times(version, version)
+        except REFUSALS:
+            return False
+        return True
 
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None

@@ -282,7 +282,7 @@ def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path)
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
-    from unit.sharing.test_authentication import jwt_of, write_key
+    from unit.sharing.test_authentication import consent_to, jwt_of, write_key
 
     key = write_key(tmp_path / "key.pem", "rsa")
 
@@ -294,5 +294,7 @@ def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path)
 
     server.identity.check_assertion = check
     profile = jwt_of(server, tmp_path / "key.pem", "RS256", tokenEndpoint=server.token_endpoint)  # type: ignore[arg-type]
-    rest = SharingRest(load_profile(profile | {"endpoint": server.endpoint}), NetworkSettings(sleep=clock.sleep))
+    consent = consent_to(server, tmp_path / "key.pem")  # type: ignore[arg-type]
+    profile["endpoint"] = server.endpoint
+    rest = SharingRest(load_profile(profile, key=consent), NetworkSettings(sleep=clock.sleep))
     assert rest.table_version(PLAIN) == 3

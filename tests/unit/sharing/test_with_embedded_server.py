@@ -23,6 +23,7 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -139,10 +140,10 @@ def test_the_next_page_is_asked_for_while_one_is_parsed(
     server.settings.page_size, requests = 1, 3
     monkeypatch.setattr(pages_ahead, "begin", lambda *asked: began.set() or begin(*asked))
 
-    class Sink(list[FileRecord]):
-        def append(self, record: FileRecord) -> None:
+    class Sink(list[FileBlock]):
+        def append(self, block: FileBlock) -> None:
             waited.append(began.is_set())
-            super().append(record)
+            super().append(block)
 
     for held in (1 << 20, 10):
         waited: list[bool] = []

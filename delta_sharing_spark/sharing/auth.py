@@ -20,9 +20,7 @@ from delta_sharing_spark.errors import (
     CredentialError,
     DeltaSharingError,
     NetworkError,
-    NotFoundError,
     ProfileError,
-    RequestRefusedError,
     ResponseError,
     ServerError,
     UnavailableError,
@@ -250,10 +248,6 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
     try:
         return with_retries(settings, partial(ask, ways[0]))
     except ServerError as refusal:
-        if isinstance(
-            refusal, NotFoundError
-        ):  # or callers would take a table, or an endpoint of the server, for what is not there
-            raise RequestRefusedError(str(refusal), **refusal.__dict__) from None
         if len(ways) == 1 or not _refuses_client(refusal):
             raise
         try:

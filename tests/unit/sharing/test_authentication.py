@@ -419,7 +419,7 @@ def test_a_server_that_refuses_basic_is_asked_once_by_post(
     assert tokens_asked(server) == 3, "the way that was taken is remembered"
 
 
-@pytest.mark.parametrize("basic", [Reply({"error": "invalid_scope"}, 400), refusal(404), refusal(403, "access_denied")])
+@pytest.mark.parametrize("basic", [Reply({"error": "invalid_scope"}, 400), refusal(403, "access_denied")])
 def test_a_refusal_that_is_not_about_the_client_is_the_last_word(
     server: ScriptedServer, rest_of: Rest, basic: Reply
 ) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError, out_of_memory, redact
+from delta_sharing_spark.errors import CorruptFileError, out_of_memory
+from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.scan.thrift import (
     BINARY,

@@ -314,10 +314,10 @@ def never(column: tree.Column) -> tree.Expression:
 def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expression:
     """``value IN (items)``: all compared in one common type, as Spark does; raises PredicateError as for :func:`compare`."""
     if any(char_length(operand.type) for operand in (value, *items)):
-        literals = [item for item in items if isinstance(item, tree.Literal)]
-        if not isinstance(value, tree.Column) or len(literals) < len(items) or not char_length(value.type):
+        texts = [item for item in items if isinstance(item, tree.Literal)]
+        if not isinstance(value, tree.Column) or len(texts) < len(items) or not char_length(value.type):
             raise PredicateError("a CHAR column is tested by IN against a list of strings only")
-        return membership_padded(value, literals)
+        return membership_padded(value, texts)
     kinds = {operand.type for operand in (value, *items)} - {VOID}
     if STRING in kinds and len(kinds) > 2:
         raise PredicateError(

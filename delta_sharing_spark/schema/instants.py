@@ -66,10 +66,11 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
 
     Args:
         text: With or without a zone.
-        time_zone: The zone of a text that names none; None takes the local fields as they are and ignores a zone (NTZ).
+        time_zone: The zone of a text that names none, empty where nobody knows it; None takes the local fields as they are
+            and ignores a zone (NTZ).
 
     Raises:
-        ValueError: Not a timestamp.
+        ValueError: Not a timestamp, or one whose zone nobody knows.
     """
     match = _TIMESTAMP.fullmatch(text.strip())
     if not match:
@@ -84,6 +85,8 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
         return total
     if zone is None and time_zone == "UTC":
         return total
+    if zone is None and not time_zone:
+        raise ValueError("it names no time zone, and nothing tells one here: set the option timeZone")
     offset = clock.replace(tzinfo=zone_of(zone.upper() if zone else time_zone)).utcoffset()
     assert offset is not None
     return total - int(offset.total_seconds()) * 1_000_000

@@ -102,9 +102,17 @@ def _silence_of_storage(options: ReadOptions) -> float:
     return min(options.read_timeout, max(options.connect_timeout, options.retry_timeout / 2))
 
 
-def response_formats(options: ReadOptions) -> tuple[str, ...]:
-    """The response formats to ask for, preferred first."""
-    return (options.response_format,) if options.response_format else FORMATS
+def response_formats(options: ReadOptions, *, of_versions: bool = False) -> tuple[str, ...]:
+    """The response formats to ask for, preferred first.
+
+    Args:
+        of_versions: Whether a version, a moment or a range is asked for: that needs the delta format where a server that may
+            choose would look at the newest version alone.
+    """
+    if options.response_format:
+        return (options.response_format,)
+    travels = options.version_as_of is not None or options.timestamp_as_of is not None
+    return FORMATS[:1] if of_versions or travels else FORMATS
 
 
 def iso(moment: datetime | None) -> str | None:

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +27,15 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     without_secrets,
 )
+from delta_sharing_spark.network.bodies import (
+    ACCEPT_ENCODING,
+    BodyError,
+    DamagedBodyError,
+    TruncatedBodyError,
+    iter_body,
+    read_body,
+    read_start,
+)
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
     Deadline,
@@ -41,16 +50,7 @@ from delta_sharing_spark.network.hosts import (
     redirect_target,
     split_url,
 )
-from delta_sharing_spark.network.http import (
-    ACCEPT_ENCODING,
-    UNSENDABLE,
-    BodyError,
-    NetworkSettings,
-    TruncatedBodyError,
-    iter_body,
-    read_body,
-    rest_session,
-)
+from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_session
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import (
     RetryableError,
@@ -60,7 +60,7 @@ from delta_sharing_spark.network.retry import (
     retry,
     retry_after,
 )
-from delta_sharing_spark.sharing.wire_records import broken
+from delta_sharing_spark.sharing.wire_records import broken, no_server
 
 _T = TypeVar("_T")
 
@@ -298,9 +298,18 @@ def _body_errors(what: str) -> Iterator[None]:
     except BodyError as error:
         if isinstance(error, TruncatedBodyError):
             raise truncated_answer(what, error) from None
-        raise broken(f"{what}: the server's answer cannot be read: {error}") from None
+        unreadable = broken(f"{what}: the server's answer cannot be read: {error}; look for a proxy in between")
+        if isinstance(error, DamagedBodyError):
+            raise RetryableError(unreadable, cause=str(error)) from None
+        raise unreadable from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise truncated_answer(what, error) from None
+
+
+def unreadable_answer(why: str, text: bytes) -> RetryableError:
+    """The error of an answer with a text in it that is not JSON: damaged on the way, or, the same one again, the server's own."""
+    # A page for people, as of a login, may differ each time.
+    return RetryableError(no_server(why), cause=text if text.lstrip().startswith(b"{") else b"")
 
 
 def truncated_answer(what: str, error: Exception | None = None) -> RetryableError:
@@ -330,7 +339,7 @@ _FAILS = "the server fails on this request each time; ask the provider, naming t
 
 def permanent_error(error: DeltaSharingError) -> DeltaSharingError:
     """The error of a failure that came each time; the message says so, in the server's words."""
-    if not isinstance(error, ServerError):
+    if not isinstance(error, UnavailableError):
         return error
     text = f"{str(error).removesuffix(_BUSY)}{_FAILS}"
     details = {"status": error.status, "error_code": error.error_code, "server_message": error.server_message}
@@ -383,15 +392,8 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
 
 def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
     """``errorCode`` and ``message`` of an error's body, if it has them; secrets that the server echoes are cut out."""
-    data, is_whole = bytearray(), False
-    with suppress(BodyError, urllib3.exceptions.HTTPError, OSError):
-        for chunk in iter_body(response):
-            data += chunk
-            if len(data) > _ERROR_BODY:
-                break
-        else:
-            is_whole = True
-    text = data[:_ERROR_BODY].decode("utf-8", "replace")
+    data, is_whole = read_start(response, _ERROR_BODY)
+    text = data.decode("utf-8", "replace")
 
     def clean(value: object, length: int) -> str | None:
         return " ".join(without_secrets(str(value), secrets).split())[:length] or None

@@ -18,6 +18,7 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
+from delta_sharing_spark.network.bodies import read_start
 from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
 from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings
@@ -221,7 +222,7 @@ class HttpSource:
 
     def _failure_of(self, response: requests.Response) -> Exception:
         status, host = response.status_code, urlsplit(response.url).hostname or ""
-        body = response.raw.read(_ERROR_BODY, decode_content=True) or b"" if status < 500 else b""
+        body = read_start(response, _ERROR_BODY)[0] if status < 500 else b""
         failure = failure_of(status, response.headers, body, what=f"file {self.name}", method="GET", host=host)
         is_final = isinstance(failure, FileNotFoundError | FileError)
         if is_final and status in (400, 404) and _EXPIRED_BODY.search(body):

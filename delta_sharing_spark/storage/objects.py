@@ -18,8 +18,9 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
+from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, read_start, tells_length
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.http import TruncatedBodyError, data_session, read_body, tells_length
+from delta_sharing_spark.network.http import data_session
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.storage import local_files
@@ -223,7 +224,7 @@ class Storage:
                         if method == "HEAD" or tells_length(response.headers):
                             raise
                         raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
-                body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
+                body = b"" if method == "HEAD" else read_start(response, _LARGEST_ERROR)[0]
                 if cloud.corrected(response.status_code, response.headers, body) or cloud.way != way:
                     raise _AnotherWay
                 raise failure_of(response.status_code, response.headers, body, what=what, method=method, host=self.host)
@@ -277,6 +278,8 @@ class Storage:
         host = self.host
         if isinstance(failure, WrongRangeError):
             return wrong_bytes(what, failure, f" at {host}")
+        if failure.error is not None:
+            return failure.error
         if failure.busy:
             return NetworkError(
                 f"{what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "

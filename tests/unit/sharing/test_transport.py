@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import gc
+import gzip
+import json
 import logging
 import random
 import socket
 import ssl
 import threading
 import weakref
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -62,7 +65,6 @@ def unused_port() -> int:
         Reply(reset=True),
         Reply({"items": []}, cut=3),
         Reply({"items": []}, cut=3, chunked=True),
-        Reply(b"not gzip", headers={"Content-Encoding": "gzip"}),
     ],
 )
 def test_what_is_tried_again(server: ScriptedServer, rest: SharingRest, clock: Clock, fault: Reply) -> None:
@@ -70,6 +72,34 @@ def test_what_is_tried_again(server: ScriptedServer, rest: SharingRest, clock: C
     server.on("/shares", fault, fault, Reply({"items": [{"name": "a"}]}))
     assert [s.name for s in rest.list_shares()] == ["a"]
     assert len(clock.slept) == 2
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "words"),
+    [
+        ("gzip", b"not gzip", "gzip that its header Content-Encoding names is not what it holds"),
+        ("gzip", gzip.compress(b'{"items": []}') + b"x", "has other bytes behind its end"),
+        ("zstd", b"{}", "content encoding 'zstd', which was not asked for"),
+    ],
+)
+def test_a_coding_that_is_none_is_told_at_once(
+    server: ScriptedServer, rest: SharingRest, coding: str, body: bytes, words: str
+) -> None:
+    server.on("/shares", Reply(body, headers={"Content-Encoding": coding}))
+    with pytest.raises(ResponseError, match=f"the list of shares: .*{words}; look for a proxy in between"):
+        list(rest.list_shares())
+    assert len(server.asked) == 1
+
+
+def test_codings_that_are_read(server: ScriptedServer, rest: SharingRest) -> None:
+    body, coder = json.dumps({"items": [{"name": "a"}]}).encode(), zlib.compressobj(wbits=-15)
+    for coding, coded in (
+        ("deflate", coder.compress(body) + coder.flush()),
+        ("gzip", gzip.compress(body) + bytes(512)),
+        ("utf-8", body),
+    ):
+        server.on("/shares", Reply(coded, headers={"Content-Encoding": coding}))
+        assert [share.name for share in rest.list_shares()] == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from delta_sharing_spark.native import table_index
 from delta_sharing_spark.spark import file_index, native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 
 ORDERED = pa.schema({"id": pa.int64(), "city": pa.string(), "file_size": pa.int64()})
 KEYS = {
@@ -294,7 +295,7 @@ def test_a_stranger_gets_no_answer(spark: Any, client: SharingClient, monkeypatc
     assert ours
 
     def call(target: str, method: str) -> str:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANGS) as peer:
             peer.sendall(f"c\n{target}\n{method}\nn\nn\ne\n".encode())
             return peer.makefile("rb").readline().decode()
 
@@ -347,12 +348,12 @@ def test_an_interrupt_ends_the_listing_and_the_query(spark: Any, tmp_path: Path)
         frame = SharingClient(server.profile()).table("s.d.t").scan(accessMode="url").to_spark(spark)
         main, is_over = threading.main_thread().ident or 0, threading.Event()
         server.faults.add(
-            "query", times=None, call=lambda: (signal.pthread_kill(main, signal.SIGINT), is_over.wait(60))
+            "query", times=None, call=lambda: (signal.pthread_kill(main, signal.SIGINT), is_over.wait(HANGS))
         )
         try:
             with pytest.raises(KeyboardInterrupt):
                 frame.where("id >= 0").join(frame.where("id < 5"), "id").count()
-            until = time.monotonic() + 60
+            until = time.monotonic() + HANGS
             while file_index._under_way:
                 assert time.monotonic() < until
                 time.sleep(0.05)
@@ -402,7 +403,7 @@ def test_a_static_frame_joined_to_a_stream(spark: Any, client: SharingClient, sh
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 50).load().selectExpr("value % 100 AS id")
     query = ticks.join(frame, "id").writeStream.format("memory").queryName("joined_by_index").start()
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + HANGS
         while query.lastProgress is None or query.lastProgress["batchId"] < 3:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -430,7 +431,7 @@ def test_what_the_function_of_a_streams_batch_reads_is_no_part_of_the_batch(
         writer = stream.writeStream.foreachBatch(read).option("checkpointLocation", str(tmp_path / name))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(HANGS)
         finally:
             query.stop()
         assert sorted(found) == [(i, f"c{i % 7}") for i in range(1000)], name

@@ -11,12 +11,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import urllib3
 
-from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
+from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.urls import url_or_none
+from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -196,17 +197,20 @@ _ADVICE_BY_REASON = (
     ),
     (
         re.compile("NO_CERTIFICATE_OR_CRL_FOUND"),
-        "the file of the option caBundle (or of REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE) holds no certificates; name one that does",
+        "the file of the option caBundle (or of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE) holds no certificates; name one that does",
     ),
     (
         re.compile(
             "PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER|HANDSHAKE_FAILURE|KEY_TOO_SMALL|MD_TOO_WEAK"
         ),
-        "ask who runs {host} to offer a newer TLS, or whether it wants a certificate of its clients, which is not sent here",
+        "ask who runs {host} to offer a newer TLS, or whether it wants a certificate of its clients (options clientCertificate and clientKey)",
     ),
     (
-        re.compile("CERTIFICATE_REQUIRED|UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_UNKNOWN"),
-        "{host} wants a certificate of its clients, which is not sent here; ask who runs it",
+        re.compile(
+            "CERTIFICATE_REQUIRED|UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_(?:UNKNOWN|EXPIRED|REVOKED)|UNSUPPORTED_CERTIFICATE"
+        ),
+        "{host} wants a certificate of its clients that it trusts: name one in the options clientCertificate and clientKey, which are "
+        "for the sharing server and its token endpoint, or ask who runs it",
     ),
     (re.compile("UNRECOGNIZED_NAME"), _OTHER_HOST),
 )
@@ -293,11 +297,11 @@ def final_reason(error: BaseException, host: str | None) -> str | None:
 
 def connection_reason(error: BaseException, url: str) -> str | None:
     """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, half an answer; else None."""
+    parts = url_or_none(url)
+    host, port = ("", 0) if parts is None else (parts.host, parts.port)
     if _is_of_proxy(error):
         why = proxy_reason(error)
-        return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"
-    parts = urlsplit(url)
-    host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        return f"the proxy on the way to {host} did not connect{f': {why}' if why else ''}"
     for inner in beneath(error):
         if isinstance(inner, socket.gaierror):
             is_passing = inner.errno == socket.EAI_AGAIN

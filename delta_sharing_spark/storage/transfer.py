@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 import requests
@@ -23,7 +22,6 @@ from delta_sharing_spark.network.bodies import (
     declared_length,
 )
 from delta_sharing_spark.network.connections import Canceller, Deadline
-from delta_sharing_spark.network.hosts import split_url
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
 from delta_sharing_spark.network.retry import (
@@ -33,6 +31,7 @@ from delta_sharing_spark.network.retry import (
     final_reason,
     forget_frames,
 )
+from delta_sharing_spark.network.urls import host_of
 from delta_sharing_spark.storage.ranges import Range
 
 T = TypeVar("T")
@@ -227,19 +226,15 @@ def exchange(
                 if isinstance(error, PermissionError | FileNotFoundError) or not isinstance(error, _UNTOLD):
                     raise
                 try:
-                    raise _told(error, url, _host(url), what) from None
+                    raise _told(error, url, host_of(url), what) from None
                 finally:
                     forget_frames(error)
     if deadline.is_over:
-        raise RetryableError(f"{_host(url)} had not sent all of it after {settings.request_seconds:.0f} s")
+        raise RetryableError(f"{host_of(url)} had not sent all of it after {settings.request_seconds:.0f} s")
     return received
 
 
-def _host(url: str) -> str | None:
-    return (split_url(url) or urlsplit("")).hostname
-
-
-def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaSharingError | RetryableError:
+def _told(error: Exception, url: str, host: str, what: str) -> DeltaSharingError | RetryableError:
     """A failure in our words: of the network, or one that no retry will mend."""
     final = final_reason(error, host)
     if final is not None:

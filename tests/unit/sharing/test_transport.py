@@ -294,8 +294,11 @@ def test_endpoints_that_may_have_the_token(endpoint: str) -> None:
         ("https://me:s3cret@server", "not a plain https URL"),
         ("https://server?token=s3cret", "not a plain https URL"),
         ("https://server#x", "not a plain https URL"),
-        ("http://[::1", "is not a URL"),
-        ("https://server:port", "is not a URL"),
+        ("s3cret-token", "not a plain https URL: it is not a URL"),
+        ("https://server\\@s3cret/p", "not a plain https URL: it has a backslash"),
+        ("https://server\t.s3cret", "not a plain https URL: it has a backslash, a blank or a control character"),
+        ("http://[::1", "not a plain https URL: its host or port is none"),
+        ("https://server:port", "not a plain https URL: its host or port is none"),
     ],
 )
 def test_endpoints_that_may_not(endpoint: str, message: str, settings: NetworkSettings) -> None:
@@ -314,7 +317,7 @@ def test_what_cannot_be_sent_is_no_network_error(server: ScriptedServer, setting
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     rest = SharingRest(Profile(f"https://{'x' * 64}.example", bearer_token=TOKEN), settings)
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="its host is no name"):
         list(rest.list_shares())
 
 

@@ -121,13 +121,12 @@ def serve_yarn(class_path: str, directory: str) -> None:
 
 @contextmanager
 def names() -> Iterator[None]:
-    """This machine's name means another address in each namespace: YARN and Spark ask for it."""
-    name = socket.gethostname()
-    folders = {Path("/etc/netns") / space: address for space, address in NAMESPACES.items()}
-    for folder, address in folders.items():
+    """This machine's name means the cluster's address in each namespace: YARN calls itself so."""
+    folders = [Path("/etc/netns") / name for name in NAMESPACES]
+    known = "".join(f"{address} {name}\n" for name, address in NAMESPACES.items())
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-        known = "".join(f"{other} {space}\n" for space, other in NAMESPACES.items())
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} {name}\n{known}")
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{NAMESPACES[MACHINE]} {socket.gethostname()}\n{known}")
     try:
         yield
     finally:

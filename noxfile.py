@@ -293,6 +293,14 @@ def cluster(session: nox.Session) -> None:
     session.run("python", "tests/cluster.py", *session.posargs, env=env)
 
 
+@nox.session
+def yarn(session: nox.Session) -> None:
+    """The native lane on Hadoop's MiniYARNCluster, which Maven fetches; ``-- --parts client --rounds 5``; Linux, as root."""
+    env = spark_environment(session)
+    install(session, "-e", ".[spark,server]", "venv-pack", groups=["test-base"])
+    session.run("python", "tests/yarn.py", *session.posargs, env=env)
+
+
 @nox.session(name="flight-go")
 def flight_go(session: nox.Session) -> None:
     """Arrow's Go client lists, reads in parallel, renews and cancels at our Flight gateway; needs Go."""

@@ -121,12 +121,12 @@ def serve_yarn(class_path: str, directory: str) -> None:
 
 @contextmanager
 def names() -> Iterator[None]:
-    """This machine's name means the cluster's address in each namespace: YARN calls itself so."""
+    """Each namespace knows the addresses of all by their names."""
     folders = [Path("/etc/netns") / name for name in NAMESPACES]
     known = "".join(f"{address} {name}\n" for name, address in NAMESPACES.items())
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{NAMESPACES[MACHINE]} {socket.gethostname()}\n{known}")
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
     try:
         yield
     finally:
@@ -166,8 +166,9 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
         def inside_of(name: str, command: list[str], **more: Any) -> subprocess.Popen[Any]:
             own = {**environment, "SPARK_LOCAL_IP": NAMESPACES[name]}
             log = (directory / f"{name}.log").open("ab")
+            named = ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]  # YARN calls itself by its name
             return subprocess.Popen(
-                ["ip", "netns", "exec", name, *command], env=own, stderr=log, **{"stdout": log, **more}
+                ["ip", "netns", "exec", name, *named, *command], env=own, stderr=log, **{"stdout": log, **more}
             )
 
         inside_of("dss-driver", [sys.executable, cluster.__file__, "--forward", str(server.port)])

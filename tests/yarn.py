@@ -121,12 +121,12 @@ def serve_yarn(class_path: str, directory: str) -> None:
 
 @contextmanager
 def names() -> Iterator[None]:
-    """Each namespace knows the addresses of all by their names."""
+    """In each namespace ``localhost``, as MiniYARNCluster calls itself, is the cluster's machine; loopback is 127.0.0.1 there."""
     folders = [Path("/etc/netns") / name for name in NAMESPACES]
     known = "".join(f"{address} {name}\n" for name, address in NAMESPACES.items())
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+        (folder / "hosts").write_text(f"{NAMESPACES[MACHINE]} localhost\n{known}")
     try:
         yield
     finally:
@@ -166,7 +166,7 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
         def inside_of(name: str, command: list[str], **more: Any) -> subprocess.Popen[Any]:
             own = {**environment, "SPARK_LOCAL_IP": NAMESPACES[name]}
             log = (directory / f"{name}.log").open("ab")
-            named = ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]  # YARN calls itself by its name
+            named = ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
             return subprocess.Popen(
                 ["ip", "netns", "exec", name, *named, *command], env=own, stderr=log, **{"stdout": log, **more}
             )

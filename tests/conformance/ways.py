@@ -172,7 +172,19 @@ def types_of(scan: Scan) -> list[list[str]]:
 
 def of_frame(frame: Any) -> Given:
     types = [[column.name, column.dataType.simpleString()] for column in frame.schema.fields]
-    return Given(types, row_texts(frame.toArrow()))
+    variants = [name for name, kind in types if kind == "variant"]
+    rows = frame.drop(*variants).toArrow()
+    if variants:  # Spark's toArrow refuses a variant that is NULL
+        collected = frame.select(*(f"`{name}`" for name in variants)).collect()
+        for name in variants:
+            values = [
+                None if row[name] is None else {"value": row[name].value, "metadata": row[name].metadata}
+                for row in collected
+            ]
+            kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+            rows = rows.append_column(name, pa.array(values, kind))
+        rows = rows.select([name for name, _ in types])
+    return Given(types, row_texts(rows))
 
 
 def same_values(other: pa.Table, places: Places, load: Load) -> Given:

@@ -189,7 +189,8 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
                 say(line.rstrip())
             code = driver.wait()
             if code:
-                say(f"{part} failed with {code}; see {directory}")
+                said = (directory / "dss-driver.log").read_text(encoding="utf-8", errors="replace")
+                say(f"{part} failed with {code}:\n{said[-4000:]}")
                 return code
             assert forwarder.askers <= {NAMESPACES[MACHINE]}, forwarder.askers
             wait_for("the gateways' end", lambda: not pids_of(GATEWAY), 60)

@@ -29,6 +29,7 @@ from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.schema.types import spark_schema_json
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.spark.native import native_frame, reach_of
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from unit.flight.calling import TOKEN, Caller
@@ -109,22 +110,25 @@ def by_flight_client(places: Places, load: Load) -> Given:
 def by_lane(places: Places, load: Load) -> Given:
     """Spark's own reader; the files that it reads are the lane's."""
     scan = places.scan(load, accessMode=mode_of(load))
-    frame = scan.to_spark(places.spark(), engine="native")
+    spark = places.spark()
+    frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.scans.append)
     shown = frame.inputFiles()
     assert all(path.startswith("webhdfs://") for path in shown)
     assert (len(shown) == 0) == (scan.plan().report.files == 0), "small files are shown as one"
     assert as_nullable(json.loads(frame.schema.json())) == as_nullable(spark_schema_json(scan.schema))
     if load.is_last:
         assert frame.count() == scan.count()
-    return of_frame(frame)
+    return of_frame(frame, scan)
 
 
 def by_python_source(places: Places, load: Load) -> Given:
-    return of_frame(places.scan(load, accessMode=mode_of(load)).to_spark(places.spark(), engine="python"))
+    scan = places.scan(load, accessMode=mode_of(load))
+    return of_frame(scan.to_spark(places.spark(), engine="python"), scan)
 
 
 def by_gateway_in_spark(places: Places, load: Load) -> Given:
-    return of_frame(places.scan(load, places.gateways[mode_of(load)]).to_spark(places.spark()))
+    scan = places.scan(load, places.gateways[mode_of(load)])
+    return of_frame(scan.to_spark(places.spark()), scan)
 
 
 def by_pandas(places: Places, load: Load) -> Given:
@@ -170,21 +174,28 @@ def types_of(scan: Scan) -> list[list[str]]:
     return [[column.name, column.dataType.simpleString()] for column in schema.fields]
 
 
-def of_frame(frame: Any) -> Given:
+def of_frame(frame: Any, scan: Scan) -> Given:
     types = [[column.name, column.dataType.simpleString()] for column in frame.schema.fields]
-    variants = [name for name, kind in types if kind == "variant"]
-    rows = frame.drop(*variants).toArrow()
-    if variants:  # Spark's toArrow refuses a variant that is NULL
-        collected = frame.select(*(f"`{name}`" for name in variants)).collect()
-        for name in variants:
-            values = [
-                None if row[name] is None else {"value": row[name].value, "metadata": row[name].metadata}
-                for row in collected
-            ]
-            kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
-            rows = rows.append_column(name, pa.array(values, kind))
-        rows = rows.select([name for name, _ in types])
+    if "variant" in str(types):  # Spark's toArrow refuses a variant that is NULL
+        columns = scan.arrow_schema()
+        rows = pa.Table.from_pylist([_plain(row) for row in frame.collect()], schema=columns)
+    else:
+        rows = frame.toArrow()
     return Given(types, row_texts(rows))
+
+
+def _plain(value: Any) -> Any:
+    """A value of Spark's as Arrow takes it."""
+    from pyspark.sql import Row
+    from pyspark.sql.types import VariantVal
+
+    if isinstance(value, VariantVal):
+        return {"value": value.value, "metadata": value.metadata}
+    if isinstance(value, Row):
+        return {name: _plain(inner) for name, inner in value.asDict().items()}
+    if isinstance(value, dict):
+        return [(_plain(key), _plain(inner)) for key, inner in value.items()]
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def same_values(other: pa.Table, places: Places, load: Load) -> Given:

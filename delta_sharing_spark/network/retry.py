@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import urllib3
 
-from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
+from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import url_or_none
+from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

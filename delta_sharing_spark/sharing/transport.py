@@ -24,7 +24,6 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
     UnavailableError,
-    without_secrets,
 )
 from delta_sharing_spark.network.bodies import (
     ACCEPT_ENCODING,
@@ -53,6 +52,7 @@ from delta_sharing_spark.network.retry import (
     retry_after,
 )
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
+from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.sharing.wire_records import broken, no_server
 
 _T = TypeVar("_T")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
+from delta_sharing_spark.options import IDENTITY, KEYS, OPTIONS, parse_options
 from delta_sharing_spark.schema.types import Primitive
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 _SENSITIVE = frozenset(
     name.lower() for option in OPTIONS if option.sensitive for name in (option.name, *option.aliases)
 )
-_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group == IDENTITY)
+_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group in (IDENTITY, KEYS))
 #: The environment variable by which whoever runs the driver allows or refuses these options.
 IDENTITY_OPTIONS = "DELTA_SHARING_IDENTITY_OPTIONS"
 #: What the process has warned about: at most the two kinds below.

@@ -78,7 +78,7 @@ def _open(server: SharingServer, settings: StorageSettings | None = None, **opti
 
 
 def _read(directory: DirectoryTable) -> list[int]:
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
 
@@ -97,7 +97,7 @@ def test_s3_and_its_renewal_by_the_sharing_server(
     server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t/")
     with caplog.at_level(logging.DEBUG, logger="delta_sharing_spark"):
         directory = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
-        snapshot = directory.snapshot_at()
+        snapshot = directory.read_snapshot(lambda snapshot: snapshot)
         split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.tasks(snapshot)))))
         assert objects.accepted is not None
         objects.accepted.clear()

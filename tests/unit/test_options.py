@@ -197,6 +197,10 @@ REFUSED_IN_BATCH = [
     ({"path": ""}, "'path' is not specified"),
     ({"bearerToken": "t"}, "cannot specify both share credentials options and a profile file path"),
     ({"proxy": "host"}, "option 'proxy' must be a URL"),
+    *(
+        ({name: "(" * (1 << 20) + "("}, f"option '{name}' has 1048577 characters; at most 1048576 are read")
+        for name in ("where", "columns", "timestampAsOf", "path")
+    ),
 ]
 
 

@@ -71,7 +71,7 @@ from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.locations import Location, parse_location
@@ -415,7 +415,8 @@ class DirectoryTable(OpenTable):
         executors: Issuer | None = issuer if carry else None
         if isinstance(issuer, SharingIssuer):
             profile = carried_profile(issuer.profile, negotiated.settings, carry)
-            executors = None if profile is None else replace(issuer, profile=profile)
+            settings = carried_settings(issuer.settings, carry)
+            executors = None if profile is None else replace(issuer, profile=profile, settings=settings)
         return replace(self.driver, tokens=tokens, samples=tuple(samples), issuer=executors, settings=self._settings)
 
     def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:

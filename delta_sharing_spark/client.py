@@ -69,6 +69,13 @@ class SharingClient(Recipient):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(profile, engine, **options)
+        end = self.profile.expires
+        if end is not None and end <= datetime.now(timezone.utc):
+            warnings.warn(
+                f"the profile's bearer token ended at {end:%Y-%m-%d %H:%M} UTC, as its expirationTime says; ask the provider for a "
+                f"new profile if the server refuses it",
+                stacklevel=2,
+            )
 
     @classmethod
     def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: Any) -> SharingClient:
@@ -294,20 +301,23 @@ class SharingClient(Recipient):
     ) -> Sequence[RegisteredView]:
         """Make shared tables temporary views of a session, for plain ``spark.sql``.
 
-        Each view is a snapshot, planned now; ``refresh`` plans anew.
+        Each view is a snapshot, planned now; ``refresh`` plans anew. A view is called ``<schema>_<table>`` where no name is
+        given for it. A table or view of that name that was not registered here is left alone; a name that is given replaces
+        or hides it.
 
         Args:
             spark: A classic or Connect session.
             tables: A share, by its name: all its tables; a table's three-part name, or several; views' names to tables;
-                None for all tables of all shares. A view is called ``<schema>_<table>`` where no name is given for it.
+                None for all tables of all shares.
             engine: As ``Scan.to_spark``.
             **options: Options of each scan (``version=3``, ``where="..."``).
 
         Returns:
-            The views. A table of a share that cannot be loaded has none, and says why; a table that was named raises.
+            The views. A table of a share that cannot be loaded, or whose view's name is taken, has none, and ``problem`` says
+            why. A table that was named and cannot be loaded raises.
 
         Raises:
-            AddressError: Two tables would have one view.
+            AddressError: Two tables that were named would have one view.
             DeltaSharingError: A table that was named cannot be loaded.
         """
         from delta_sharing_spark.spark.views import register_views

@@ -35,6 +35,7 @@ from delta_sharing_spark.display import (
 from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options, redacted_options
+from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
@@ -292,6 +293,7 @@ class SharedTable(RecipientTable, RowSource):
             OptionError: An unknown option or value, or two that contradict each other.
         """
         named = {"where": where, "limit": limit, "versionAsOf": version, "timestampAsOf": timestamp}
+        check_arguments(options, ("columns", "where", "limit", "version", "timestamp"))
         return self._scan(columns, named, options)
 
     def changes(
@@ -315,6 +317,8 @@ class SharedTable(RecipientTable, RowSource):
             "where": where,
             "limit": limit,
         }
+        ends = ("starting_version", "ending_version", "starting_timestamp", "ending_timestamp")
+        check_arguments(options, (*ends, "columns", "where", "limit"))
         return self._scan(columns, named, options)
 
     def arrow_schema(self) -> pa.Schema:

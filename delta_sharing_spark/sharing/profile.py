@@ -111,6 +111,10 @@ def load_profile(source: str | Path | Mapping[str, Any], identity: Identity | No
     if isinstance(source, Mapping):
         return profile_from_fields(source, "the profile", identity)
     text = str(source).removeprefix("\ufeff").strip()
+    if not text:
+        raise ProfileError(
+            f"the profile is empty text; give a path or the JSON, or leave it out to take that of {ENVIRONMENT}"
+        )
     if text.startswith("{"):
         return _from_json(text, "the profile", identity)
     return _from_json(_read(text, "the profile", "check its path"), f"the profile {text}", identity)

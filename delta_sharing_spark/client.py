@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,7 @@ from delta_sharing_spark.errors import (
     RequestRefusedError,
     short_tracebacks,
 )
+from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name, text_of
 from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Skill, Volume, list_assets, shares_kind
@@ -74,7 +77,7 @@ class SharingClient(Recipient):
             warnings.warn(
                 f"the profile's bearer token ended at {end:%Y-%m-%d %H:%M} UTC, as its expirationTime says; ask the provider for a "
                 f"new profile if the server refuses it",
-                stacklevel=2,
+                stacklevel=3,
             )
 
     @classmethod
@@ -106,7 +109,9 @@ class SharingClient(Recipient):
         return [str(_name_of(table, Table)) for table in self.list_all_tables()]
 
     def __repr__(self) -> str:
-        return f"SharingClient({self.profile.endpoint!r})"
+        # What is no URL may be a token in the wrong place.
+        endpoint = self.profile.endpoint if url_or_none(self.profile.endpoint) else "an endpoint that is no URL"
+        return f"SharingClient({endpoint!r})"
 
     def last_scans(self) -> Sequence[ScanListing]:
         """What Spark's latest scans of this client's tables were answered, the newest last: filters, hints, files, bytes.

@@ -214,4 +214,18 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "tokenExchangeClientId": Text("`client_id` of the exchange."),
         },
     ),
+    "A private key of your own": (
+        "A profile of type `oauth_jwt_bearer_private_key_jwt` signs with your key only as you say here: [A private key of your own](identities.md#a-private-key-of-your-own). Each may stand in the environment instead, `privateKeyFile` as `DELTA_SHARING_PRIVATE_KEY_FILE`. `identityEndpoint` names the endpoint that may see the tokens.",
+        {
+            "privateKeyFile": Text(
+                "The key: a local regular file of 64 KiB at most, PEM.",
+                default="the one that a profile in a local file names",
+            ),
+            "privateKeyOrigin": Text(
+                "The origin (`https://login.example.com`) that may receive assertions: that of the profile's `tokenEndpoint` and `issuer`.",
+                default="required",
+            ),
+            "privateKeyAudience": Text("An `issuer` of another origin, for whom assertions may be as well."),
+        },
+    ),
 }

@@ -24,6 +24,7 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.identity import identity_of
+from delta_sharing_spark.sharing.private_key import key_consent
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import is_about_versions
@@ -34,7 +35,7 @@ from delta_sharing_spark.storage.secrets import StorageSettings
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load, by its address, its inline options or the environment; raises AddressError or ProfileError."""
     address = parse_address(options.path)
-    inline, identity = options.credentials, identity_of(options)
+    inline, identity, key = options.credentials, identity_of(options), key_consent(options)
     if inline:
         if address.profile is not None:
             raise OptionError(
@@ -46,8 +47,8 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
         )
         return profile_from_fields(inline, "the profile in the options", identity), address.table
     if address.profile is not None:
-        return load_profile(address.profile, identity), address.table
-    profile = profile_from_environment(identity)
+        return load_profile(address.profile, identity, key), address.table
+    profile = profile_from_environment(identity, key)
     if profile is None:
         raise AddressError(
             f"the path {options.path!r} names no profile; write <profile>#<share>.<schema>.<table>, "

@@ -82,11 +82,11 @@ class Command:
         chosen = {} if self.columns is None else {"columns": ",".join(quoted_column(name) for name in self.columns)}
         return {**self.options, **chosen}
 
-    def pinned(self, option: str, version: int) -> Command:
-        """The same command with ``versionAsOf`` or ``endingVersion`` instead of a moment or of the newest version."""
+    def pinned(self, option: str, value: int | str) -> Command:
+        """The same command with an option that was told by the server: a version instead of a moment or of the newest one."""
         moments = ("timestampAsOf", "endingTimestamp")
         options = {name: value for name, value in self.options.items() if name not in moments}
-        return replace(self, options={**options, option: str(version)})
+        return replace(self, options={**options, option: str(value)})
 
 
 def parse_path(path: list[bytes]) -> Command:

@@ -3,6 +3,7 @@
 from delta_sharing_spark.options.declared import (
     IDENTITY,
     INLINE,
+    KEYS,
     OPTIONS,
     Option,
     ReadOptions,
@@ -11,4 +12,14 @@ from delta_sharing_spark.options.declared import (
     redacted_options,
 )
 
-__all__ = ["IDENTITY", "INLINE", "OPTIONS", "Option", "ReadOptions", "check_batch", "parse_options", "redacted_options"]
+__all__ = [
+    "IDENTITY",
+    "INLINE",
+    "KEYS",
+    "OPTIONS",
+    "Option",
+    "ReadOptions",
+    "check_batch",
+    "parse_options",
+    "redacted_options",
+]

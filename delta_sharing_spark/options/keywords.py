@@ -79,6 +79,9 @@ class LoadOptions(TypedDict, total=False):
     tokenExchangeAudience: str
     tokenExchangeScope: str
     tokenExchangeClientId: str
+    privateKeyFile: str
+    privateKeyOrigin: str
+    privateKeyAudience: str
 
 
 class ClientOptions(LoadOptions, total=False):

@@ -9,8 +9,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+import msgspec
 import numpy as np
 
 from delta_sharing_spark.network.http import json_object
@@ -38,9 +39,21 @@ _FRAME_BYTES = 8
 _VERSION_BYTE = 1
 
 
+class _Rows(TypedDict, total=False):
+    numRecords: Any
+
+
+_decode_rows = msgspec.json.Decoder(_Rows).decode
+
+
 def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
-    rows = (json_object(stats) or {}).get("numRecords") if stats else None
+    if not stats:
+        return None
+    try:
+        rows = _decode_rows(stats).get("numRecords")
+    except (ValueError, RecursionError):
+        rows = (json_object(stats) or {}).get("numRecords")
     return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 

@@ -303,7 +303,7 @@ def _assertion(profile: Profile) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
             f"the private key {stated.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
-            f"privateKeyFile in the profile"
+            f"privateKeyFile"
         ) from None
     if stated.algorithm in _SIGNING_ALGORITHMS:
         with suppress(jwt.InvalidKeyError, TypeError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import re
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -20,19 +20,17 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer, unreadable_answer
+from delta_sharing_spark.sharing.wire_lines import FileBlock, blocks_of, decoded, file_blocks
 from delta_sharing_spark.sharing.wire_records import (
     ERROR_FIELDS,
     EndStreamAction,
-    FileRecord,
     Metadata,
     Protocol,
     TableSnapshotHead,
     broken,
     no_server,
-    parse_delta_file,
     parse_end,
     parse_metadata,
-    parse_parquet_file,
     parse_protocol,
     quoted,
     sole_name,
@@ -46,7 +44,6 @@ _LONGEST_LINE = 64 << 20
 _MOST_UNKNOWN = 100_000
 _FILE_LINES = ("file", "add", "cdf", "remove")
 _LINES = (*_FILE_LINES, "protocol", "metaData", "endStreamAction", "queryStatus")
-_decode = json.JSONDecoder().raw_decode
 
 
 CAPABILITIES = "delta-sharing-capabilities"
@@ -56,11 +53,11 @@ _VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
 _PARQUET_READER = 1
 
 
-class RecordSink(typing.Protocol):
-    """Collects the file records of one page as they arrive; a page that is asked for again gets another sink."""
+class FileSink(typing.Protocol):
+    """Collects the files of one page as they arrive; a page that is asked for again gets another sink."""
 
-    def append(self, record: FileRecord, /) -> None:
-        """Add one record."""
+    def append(self, block: FileBlock, /) -> None:
+        """Add some files."""
 
 
 @dataclass(slots=True)
@@ -71,10 +68,11 @@ class Page:
         protocol, metadata, response_format: Those of the first such lines.
         historical_metadata, historical_protocols: ``(version, value)`` of later such lines that have a version.
         protocol_version: The version that the first protocol line itself names.
-        records: The sink of the ``FileRecord`` lines.
+        blocks: The sink of the file lines.
         end: The last line, if it is an ``endStreamAction``.
         query_status: The status of an asynchronous query that is under way.
-        lines, files, size: The number of lines, of those about files, and the bytes of these files.
+        has_lines: Whether there is a line that is not blank.
+        files, size: The number of lines about files, and the bytes of these files.
         has_end: Whether the last line marks the end.
         has_length: Whether a header tells how long the answer is.
         unknown: The number of lines of an unknown kind.
@@ -85,13 +83,13 @@ class Page:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     response_format: str = "parquet"
-    records: RecordSink = field(default_factory=list[FileRecord])
+    blocks: FileSink = field(default_factory=list[FileBlock])
     end: EndStreamAction = field(default_factory=EndStreamAction)
     historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
     historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     query_status: Mapping[str, Any] | None = None
     protocol_version: int | None = None
-    lines: int = 0
+    has_lines: bool = False
     files: int = 0
     size: int = 0
     has_end: bool = False
@@ -126,14 +124,14 @@ class Page:
 
 
 def parse_page(
-    lines: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], RecordSink] = list
+    blocks: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], FileSink] = list
 ) -> Page:
     """Parse an answer's lines, as they arrive.
 
     Args:
-        lines: The lines without their ends; empty ones are skipped.
+        blocks: Whole lines, as ``line_blocks`` gives them; empty ones are skipped.
         expects_end: Whether the response header promised an ``endStreamAction``.
-        sink: Makes the sink of the records: a list, or something that keeps less of them.
+        sink: Makes the sink of the files: a list, or something that keeps less of them.
 
     Raises:
         RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), has
@@ -141,24 +139,54 @@ def parse_page(
         ResponseError: The answer breaks the protocol.
         ServerError: The answer's last line has an errorMessage.
     """
-    page = Page(records=sink())
-    last: bytes | None = None
-    for line in lines:
-        if not line or line.isspace():
+    page = Page(blocks=sink())
+    waiting: bytes | None = None
+    for block in blocks:
+        if not block or block.isspace():
             continue
-        if last is not None:
-            page.has_end = _add_line(page, _loads(last, table, is_last=False), table)
-        last = line
-    if last is not None:
-        page.has_end = _add_line(page, _loads(last, table, is_last=True), table)
+        if waiting is not None:
+            page.has_end = _add_block(page, waiting, table, is_last=False)
+        waiting = block
+    if waiting is not None:
+        page.has_end = _add_block(page, waiting, table, is_last=True)
     if expects_end and not page.has_end:
         raise truncated_answer(f"the query of {table}")
     return page
 
 
+def _add_block(page: Page, block: bytes, table: str, *, is_last: bool) -> bool:
+    """Add whole lines to the page; returns whether the last of them is an ``endStreamAction``."""
+    page.has_lines = True
+    if _is_file_line(block) and _add_files(page, file_blocks(block, table)):
+        return False
+    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+    has_ended = False
+    for is_file, run in itertools.groupby(enumerate(lines, 1), lambda numbered: _is_file_line(numbered[1])):
+        numbered = list(run)
+        if is_file and _add_files(page, file_blocks(b"\n".join(line for _, line in numbered), table)):
+            has_ended = False
+            continue
+        for number, line in numbered:
+            has_ended = _add_line(page, _loads(line, table, is_last=is_last and number == len(lines)), table)
+    return has_ended
+
+
+def _is_file_line(line: bytes) -> bool:
+    return line.startswith(b'{"file"')
+
+
+def _add_files(page: Page, blocks: Sequence[FileBlock] | None) -> bool:
+    """Add files, each of a line of its own; returns False for None."""
+    for block in blocks or ():
+        page.files += len(block)
+        page.size += sum(block.sizes)
+        page.blocks.append(block)
+    return blocks is not None
+
+
 def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
     try:
-        tree = _parsed(line)
+        tree = decoded(line)
     except (ValueError, RecursionError):
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
@@ -169,32 +197,14 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
     return tree
 
 
-def _parsed(line: bytes) -> Any:
-    """The JSON of a line, parsed in two thirds of json.loads' time; where that fails, by json.loads."""
-    try:
-        text = line.strip().decode()
-        tree, end = _decode(text)
-        if end == len(text):
-            return tree
-    except (ValueError, RecursionError):
-        pass
-    return json.loads(line)
-
-
 def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     """Add one line to the page; returns whether it is an ``endStreamAction``. A null field counts as missing."""
-    page.lines += 1
     if len(tree) > 1:
         sole_name(tree, _LINES, "a line", table)
     for kind in _FILE_LINES:
         body = tree.get(kind)
         if body is not None:
-            is_wrapped = kind == "file" and isinstance(body, dict) and "deltaSingleAction" in body
-            record = parse_delta_file(body, table) if is_wrapped else parse_parquet_file(kind, body, table)
-            if record is not None:
-                page.files += 1
-                page.size += record.size
-                page.records.append(record)
+            _add_files(page, blocks_of(body, kind, table))
             return False
     if tree.get("protocol") is not None:
         _take_protocol(page, tree["protocol"], table)
@@ -262,18 +272,17 @@ def _raise_error(end: EndStreamAction, table: str) -> NoReturn:
     raise RetryableError(error) if isinstance(error, UnavailableError) else error
 
 
-def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """Lines of a body that arrives in chunks; raises ResponseError where a line is longer than any that a server would send."""
+def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines of a body that arrives in chunks, several at once; raises ResponseError where a line is longer than any that a server would send."""
     begun: list[bytes] = []
     size = 0
     for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        begun.append(first)
-        size += len(first)
-        if others:
-            yield b"".join(begun)
-            yield from others[:-1]
-            begun, size = [others[-1]], len(others[-1])
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*begun, chunk[:end]))
+            begun, size = [], 0
+        begun.append(chunk[end:])
+        size += len(chunk) - end
         if size > _LONGEST_LINE:
             raise no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:

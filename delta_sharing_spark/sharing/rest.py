@@ -46,12 +46,12 @@ from delta_sharing_spark.sharing.query import (
 )
 from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
+    FileSink,
     Page,
-    RecordSink,
     await_query,
     expects_end_action,
     header_version,
-    iter_lines,
+    line_blocks,
     parse_page,
 )
 from delta_sharing_spark.sharing.transport import (
@@ -255,7 +255,7 @@ class SharingRest:
         query: Query,
         *,
         formats: Sequence[str] = FORMATS,
-        sink: Callable[[], RecordSink] = list,
+        sink: Callable[[], FileSink] = list,
         reads_all: bool = False,
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
@@ -303,7 +303,7 @@ class SharingRest:
         table: TableName,
         query: Query,
         formats: Sequence[str],
-        sink: Callable[[], RecordSink],
+        sink: Callable[[], FileSink],
         reads_all: bool,
         fallback: str | None,
     ) -> QueryResponse:
@@ -336,7 +336,7 @@ class SharingRest:
         query: ChangesQuery,
         *,
         formats: Sequence[str] = FORMATS,
-        sink: Callable[[], RecordSink] = list,
+        sink: Callable[[], FileSink] = list,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
 
@@ -400,7 +400,7 @@ class SharingRest:
         token: str | None = None,
         *,
         query: Query | ChangesQuery | None = None,
-        sink: Callable[[], RecordSink] = list,
+        sink: Callable[[], FileSink] = list,
         ahead: PagesAhead | None = None,
     ) -> Page:
         """One complete NDJSON answer, its version, and its headers.
@@ -442,8 +442,8 @@ class SharingRest:
 
             if ahead is not None:
                 chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))
-            lines, expects_end = iter_lines(chunks), expects_end_action(headers)
-            page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
+            blocks, expects_end = line_blocks(chunks), expects_end_action(headers)
+            page = parse_page(blocks, str(table), expects_end=expects_end, sink=sink)
             page.has_length = declared_length(headers) is not None
             page.version = header_version(headers, str(table))
             page.file_id_hash = headers.get("fileidhash", "").lower() or None

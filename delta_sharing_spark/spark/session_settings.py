@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
+from delta_sharing_spark.options import IDENTITY, KEYS, OPTIONS, parse_options
 from delta_sharing_spark.schema.types import Primitive
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 _SENSITIVE = frozenset(
     name.lower() for option in OPTIONS if option.sensitive for name in (option.name, *option.aliases)
 )
-_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group == IDENTITY)
+_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group in (IDENTITY, KEYS))
 #: The environment variable by which whoever runs the driver allows or refuses these options.
 IDENTITY_OPTIONS = "DELTA_SHARING_IDENTITY_OPTIONS"
 #: What the process has warned about: at most the two kinds below.
@@ -82,8 +82,9 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
 def checked_session(spark: SparkSession) -> SparkSession:
     """``spark``, if it is a session, classic or Connect; raises ConfigError where it is none."""
     if not (hasattr(spark, "conf") and hasattr(spark, "createDataFrame")):
+        what = "None" if spark is None else f"{str(spark)[:100]!r} ({type(spark).__name__})"
         raise ConfigError(
-            f"{str(spark)[:100]!r} ({type(spark).__name__}) is no Spark session; pass the session as spark"
+            f"{what} is no Spark session; pass the session as spark, for example SparkSession.builder.getOrCreate()"
         )
     return spark
 

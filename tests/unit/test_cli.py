@@ -527,7 +527,6 @@ def test_the_demonstration_says_which_java_it_needs(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "required: COMMAND"),
         (["lst"], "invalid choice: 'lst'"),
         (["head", "-n", "0", "p#a.b.c"], "argument -n: '0' is not a positive number"),
         (["head", "-n", "few", "p#a.b.c"], "argument -n: 'few' is not a positive number"),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
@@ -41,6 +38,7 @@ from delta_sharing_spark.access.directory.access import (
     paths_of,
     token_covering,
 )
+from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
@@ -68,8 +66,8 @@ from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, cut_bins
-from delta_sharing_spark.schema.arrow_bridge import bools, integers, scalar
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile
@@ -330,11 +328,11 @@ class DirectoryTable(OpenTable):
                 self.check(kept)
                 batches.append(kept.without_stats())
             if scan.rows_needed is not None and rows is not None:
-                here = TaskColumns([kept]).live_rows()
+                here = FileBatches([kept]).live_rows()
                 rows = None if here is None else rows + here
                 if rows is not None and rows >= scan.rows_needed:
                     break
-        tasks = TaskColumns(batches)
+        tasks = FileBatches(batches)
         return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
@@ -463,81 +461,3 @@ def _first_version(options: ReadOptions) -> int | None:
     if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
         return 0
     return options.starting_version if isinstance(options.starting_version, int) else None
-
-
-class TaskColumns(Sequence[FileTask]):
-    """The tasks of a snapshot's files (``contract.PlannedFiles``), built when they are asked for."""
-
-    def __init__(self, batches: Sequence[AddBatch]) -> None:
-        self._batches = list(batches)
-        self._starts = [0]
-        for batch in self._batches:
-            self._starts.append(self._starts[-1] + batch.num_rows)
-
-    @property
-    def total_bytes(self) -> int:
-        return int(self._sizes().sum())
-
-    def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
-        """Splits over the files in their order, as ``scan.plan.pack`` cuts them."""
-        return [LazySlices(self, bin_) for bin_ in cut_bins(self._sizes(), max_bytes)]
-
-    def _sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each file."""
-        sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
-        return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
-
-    def live_rows(self) -> int | None:
-        total = 0
-        for batch in self._batches:
-            rows = batch.num_records()
-            if rows.null_count:
-                return None
-            total += pc.sum(rows).as_py() or 0
-            if batch.vectors is not None:
-                total -= pc.sum(pc.struct_field(batch.vectors, "cardinality")).as_py() or 0
-        return total
-
-    def part(self, first: int, last: int) -> Iterator[FileTask]:
-        """The tasks ``first`` to ``last``, the latter excluded."""
-        part = bisect.bisect_right(self._starts, first) - 1
-        while first < last:
-            start = self._starts[part]
-            stop = min(last, self._starts[part + 1])
-            yield from self._batches[part].slice(first - start, stop - first).tasks()
-            first, part = stop, part + 1
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __iter__(self) -> Iterator[FileTask]:
-        return self.part(0, len(self))
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return list(self)[index]
-        position = range(len(self))[index]
-        return next(self.part(position, position + 1))
-
-
-class LazySlices(Sequence[FileSlice]):
-    """The slices of one split. Pickled, they are a plain tuple: what a task gets has no columns behind it."""
-
-    def __init__(self, tasks: TaskColumns, bin_: Bin) -> None:
-        self._tasks = tasks
-        self._bin = bin_
-
-    def __iter__(self) -> Iterator[FileSlice]:
-        pieces = self._bin
-        tasks = self._tasks.part(pieces.first, pieces.last)
-        for task, (start, end) in zip(tasks, pieces.ranges(), strict=True):
-            yield FileSlice(task, start, end)
-
-    def __len__(self) -> int:
-        return self._bin.last - self._bin.first
-
-    def __getitem__(self, index: Any) -> Any:
-        return tuple(self)[index]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (list(self),)

@@ -24,6 +24,7 @@ from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
+from delta_sharing_spark.storage.text_files import decoded
 
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
 RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"
@@ -281,7 +282,7 @@ def _text(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        return decoded(Path(path).expanduser().read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(
             f"the file {path} of a Flight gateway's options cannot be read ({type(error).__name__}); check its path and rights"

@@ -23,7 +23,6 @@ from delta_sharing_spark.access.asking import (
 )
 from delta_sharing_spark.access.contract import (
     AsOf,
-    FileList,
     FileListing,
     FilePruner,
     NegotiatedTable,
@@ -40,14 +39,17 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
 )
 from delta_sharing_spark.access.moved_tables import as_loaded
+from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
+    check_each_once,
     check_parquet,
     features_beyond_parquet,
     files_by_version,
     shape_of_head,
     shapes_of,
+    task_of,
     with_shapes,
 )
 from delta_sharing_spark.errors import (
@@ -64,7 +66,7 @@ from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
 
 #: The hash that streams ask for file ids under, so that these do not depend on the response format.
 ID_HASH = "delta"
@@ -165,15 +167,15 @@ class UrlTable(OpenTable):
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
-        files = sink()
-        for page in response.pages():
-            files.extend(page)
-        for reason, count in files.skipped.items():
-            pruner.count(reason, count)
-        listed = len(files.times)
+        pages: list[SnapshotFiles] = list(response.pages())
+        check_each_once(pages, table)
+        for page in pages:
+            for reason, count in page.skipped.items():
+                pruner.count(reason, count)
+        listed = sum(page.listed for page in pages)
         hints = _shown_hints(query) if response.fallback is None else {}
         return FileListing(
-            FileList(files.tasks), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+            FileBatches(pages), self._access(scan, response, listed), head.version, listed, hints, response.fallback
         )
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
@@ -289,12 +291,15 @@ class UrlTable(OpenTable):
                 f"the files of version {version} were asked for, and the server answers with those of {head.version}; "
                 f"ask the provider to share the table's history"
             )
-        snapshot = SnapshotFiles(table, keep_stats=scan.prune is not None)
+        by_id: dict[str, FileRecord] = {}
         for record in response.records():
-            snapshot.append(record)
-        tasks = snapshot.tasks
+            if record.kind != "add":
+                raise broken(f"the server listed a {record.kind!r} line in a snapshot of {table}")
+            if by_id.setdefault(record.id, record) is not record:
+                raise broken(f"the server listed file {record.id} of {table} twice")
+        tasks = [task_of(record, keep_stats=scan.prune is not None) for record in by_id.values()]
         if options.read_change_feed:
-            tasks = [as_insert(task, version, snapshot.times[task.id]) for task in tasks]
+            tasks = [as_insert(task, version, by_id[task.id].timestamp) for task in tasks]
         files = VersionFiles(version, tasks, shape=shape_of_head(head, table, is_newest=False))
         return self._listing(scan, response, [files])
 

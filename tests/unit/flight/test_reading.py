@@ -18,10 +18,10 @@ import pyarrow.flight as flight
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.access.contract import FileList
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
 from delta_sharing_spark.access.flight.table import FlightAccess, _task
 from delta_sharing_spark.access.plan import spec_of, splits_of
+from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,

@@ -102,7 +102,7 @@ def test_odd_names_of_a_provider_stop_no_others(
         for name in ("Same", "same"):
             assert "s.odd.same and s.odd.Same would both be the view odd_same" in problems.pop(f"s.odd.{name}")
         assert len(problems) == 2
-        assert all("does not name a table" in problem for problem in problems.values())
+        assert all("name is empty" in problem for problem in problems.values())
         good = [view.view for view in made if not view.problem]
         assert set(good) == {"odd_good", "odd_caf\u00e9", "odd_a_b", "odd__", "odd_2024"}
         for view in good:

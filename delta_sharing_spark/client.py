@@ -153,13 +153,13 @@ class SharingClient(Recipient):
         except NotFoundError as error:
             raise (self.rest.with_near_names(error, *names) if isinstance(self.rest, SharingRest) else error) from None
 
-    def table(self, name: str | Table) -> SharedTable:
+    def table(self, table: str | Table) -> SharedTable:
         """A table by its three-part name, or as a listing holds it. No request is made yet.
 
         Raises:
-            AddressError: ``name`` is not a table's name.
+            AddressError: ``table`` is not a table's name.
         """
-        return SharedTable(self, _name_of(name, Table))
+        return SharedTable(self, _name_of(table, Table))
 
     def volumes(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Volume]:
         """All volumes, or those of a share, or of a schema of it.

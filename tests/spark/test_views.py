@@ -94,7 +94,7 @@ def test_odd_names_of_a_provider_stop_no_others(
         for name in names:
             server.add_table(f"s.odd.`{name.replace('`', '``')}`", table)
         client = SharingClient(server.write_profile(tmp_path / "p.share"))
-        listed = [*client.list_all_tables(), Table("Same", "odd", "s"), Table("", "odd", "s"), Table("x", "", "s")]
+        listed = [*client.list_all_tables(), Table("Same", "s", "odd"), Table("", "s", "odd"), Table("x", "s", "")]
         monkeypatch.setattr(client, "list_all_tables", lambda share=None: listed)
         made = client.register(spark)
         assert len(made) == len(listed)

@@ -76,7 +76,7 @@ def test_without_tqdm_nothing_is_shown_and_nothing_fails(monkeypatch: pytest.Mon
         progress.add_rows(1)
 
 
-TABLE = Table("t", "s", "sh", "share id", "id", "a comment", "s3://b/t", (), ("url", "dir"))
+TABLE = Table("t", "sh", "s", "share id", "id", "a comment", "s3://b/t", (), ("url", "dir"))
 
 
 def test_ids_and_locations_are_shown_on_demand() -> None:

@@ -146,8 +146,9 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "retryTimeout": Text("How long transient failures of one request are retried.", default="`10m`"),
             "proxy": Text("Proxy of REST, OAuth and data requests alike.", default="`HTTPS_PROXY`, `NO_PROXY`"),
             "caBundle": Text(
-                "A PEM file of certificate authorities. Certificates are always verified.",
-                default="`REQUESTS_CA_BUNDLE`",
+                "A PEM file of certificate authorities, or a directory of them. Certificates are always verified. Else the first that is "
+                "set of `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, and `SSL_CERT_FILE` with `SSL_CERT_DIR`; else certifi's.",
+                default="`REQUESTS_CA_BUNDLE`, ...",
             ),
             "callerOrg": Text("Named to the server in the User-Agent."),
         },
@@ -226,6 +227,16 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
                 default="required",
             ),
             "privateKeyAudience": Text("An `issuer` of another origin, for whom assertions may be as well."),
+        },
+    ),
+    "A certificate of your own": (
+        "For servers that demand one of their clients: [Client certificates](identities.md#client-certificates). Each may stand in the environment instead, `clientCertificate` as `DELTA_SHARING_CLIENT_CERTIFICATE`.",
+        {
+            "clientCertificate": Text(
+                "A PEM file of the certificate, for the sharing server and its token endpoint; it may hold the key too. Storage is never shown it."
+            ),
+            "clientKey": Text("A PEM file of the certificate's key.", default="`clientCertificate`"),
+            "clientKeyPassword": Text("The key's password.", default="`DELTA_SHARING_CLIENT_KEY_PASSWORD`"),
         },
     ),
 }

@@ -1,6 +1,7 @@
 """Defines the options of a read; :mod:`values` parses and writes the text of each."""
 
 from delta_sharing_spark.options.declared import (
+    CERTIFICATE,
     IDENTITY,
     INLINE,
     KEYS,
@@ -13,6 +14,7 @@ from delta_sharing_spark.options.declared import (
 )
 
 __all__ = [
+    "CERTIFICATE",
     "IDENTITY",
     "INLINE",
     "KEYS",

@@ -25,6 +25,7 @@ Scope = Literal["both", "batch", "stream"]
 INLINE = "Inline credentials"
 IDENTITY = "Recipients without a secret"
 KEYS = "A private key of your own"
+CERTIFICATE = "A certificate of your own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Option:
         attribute: The field of :class:`ReadOptions` that holds its value.
         parse: Parses its text (:mod:`delta_sharing_spark.options.values`).
         default: The value where the option is not set.
-        group: ``INLINE``, ``IDENTITY`` or ``KEYS``; empty for an option that is about no credentials.
+        group: ``INLINE``, ``IDENTITY``, ``KEYS`` or ``CERTIFICATE``; empty for an option that is about no credentials.
         scope: The kinds of load that it applies to.
         sensitive: Whether its value is a secret.
         aliases: Other names of the same option.
@@ -155,6 +156,10 @@ class ReadOptions:
     private_key_origin: str | None = _option(values.web_address, group=KEYS)
     private_key_audience: str | None = _option(values.text, group=KEYS)
 
+    client_certificate: str | None = _option(values.text, group=CERTIFICATE)
+    client_key: str | None = _option(values.text, group=CERTIFICATE)
+    client_key_password: str | None = _option(values.text, group=CERTIFICATE, sensitive=True)
+
     #: When the table was loaded, in microseconds since 1970: what ``current_timestamp()`` means in ``where``, however
     #: late the plan is run, and however often. None in a stream.
     loaded_at: int | None = field(default=None, repr=False, compare=False)
@@ -217,6 +222,7 @@ def parse_options(
     _check_versions(given)
     _check_gateway(given)
     _check_identity(given)
+    _check_certificate(given)
     if is_stream is not None:
         _check_scope(given, is_stream)
     if "timeZone" not in texts:
@@ -285,7 +291,8 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
         if ours:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
-    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY, KEYS)))
+    credentials = _of_group(given, INLINE, IDENTITY, KEYS, CERTIFICATE)
+    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(credentials))
     if others:
         raise _refused(
             others[0],
@@ -295,6 +302,14 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
     if "#" in re.sub("`[^`]*`", "", given["path"]):
         raise _refused(
             "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
+        )
+
+
+def _check_certificate(given: Mapping[str, Any]) -> None:
+    ours = _of_group(given, CERTIFICATE)
+    if ours and "clientCertificate" not in given:
+        raise _refused(
+            ours[0], f"option '{ours[0]}' belongs to a client certificate; name its file in 'clientCertificate'"
         )
 
 

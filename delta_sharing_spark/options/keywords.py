@@ -82,6 +82,9 @@ class LoadOptions(TypedDict, total=False):
     privateKeyFile: str
     privateKeyOrigin: str
     privateKeyAudience: str
+    clientCertificate: str
+    clientKey: str
+    clientKeyPassword: str
 
 
 class ClientOptions(LoadOptions, total=False):

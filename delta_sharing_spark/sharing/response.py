@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from delta_sharing_spark.network.bodies import header_count
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.sharing.address import TableName
@@ -48,7 +48,6 @@ _LINES = (*_FILE_LINES, "protocol", "metaData", "endStreamAction", "queryStatus"
 
 CAPABILITIES = "delta-sharing-capabilities"
 _VERSION_HEADER = "delta-table-version"
-_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
 #: The newest version of the parquet format's own protocol.
 _PARQUET_READER = 1
 
@@ -300,9 +299,10 @@ def header_version(headers: Mapping[str, str], table: str) -> int | None:
     text = headers.get(_VERSION_HEADER)
     if text is None:
         return None
-    if _VERSION.fullmatch(text) is None:
+    version = header_count(text)
+    if version is None:
         raise broken(f"the server's answer for {table} has the version {quoted(text)}")
-    return int(text)
+    return version
 
 
 _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0

@@ -36,13 +36,14 @@ from delta_sharing_spark.access.directory.access import (
     SharingIssuer,
     StorageToken,
     paths_of,
+    storage_for,
     token_covering,
 )
 from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
-from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
     Head,
     Snapshot,
@@ -70,11 +71,11 @@ from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.objects import ObjectSource, Storage
 from delta_sharing_spark.storage.secrets import StorageSettings
 
 _T = TypeVar("_T")
@@ -123,6 +124,10 @@ def open_directory(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
             f"use accessMode=url if the server offers it"
         )
+    if root.folded != root:
+        asker = issuer or SharingIssuer(profile, _bounded(transport, seconds, seconds, seconds), table, root)
+        storage = storage_for(TOKENS.get(asker, root), _bounded(settings, seconds, seconds, seconds))
+        root = _as_written(storage, root, head.version, name)
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
     # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
     quick_issuer: Issuer = issuer or SharingIssuer(
@@ -193,6 +198,21 @@ def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Loc
     }
     others.pop((root.realm, root.key), None)
     return root, tuple(others.values())
+
+
+def _as_written(storage: Storage, root: Location, version: int | None, table: str) -> Location:
+    """Where the log of a table lies whose location has empty segments (``s3://bucket//table``).
+
+    Storages keep them in keys; Hadoop's file systems leave them out of all that they write, and the provider knows no other name.
+    """
+
+    def has_log(one: Location) -> bool:
+        try:
+            return bool(storage.list_page(parse_location(f"{one}/{LOG_DIR}"), None, what=f"the log of {table}")[0])
+        except PermissionError:  # the credential may not list
+            return version is not None and storage.reads(parse_location(f"{one}/{in_log(commit_name(version))}"))
+
+    return next((one for one in (root, root.folded) if has_log(one)), root)
 
 
 def _together(
@@ -395,7 +415,8 @@ class DirectoryTable(OpenTable):
         executors: Issuer | None = issuer if carry else None
         if isinstance(issuer, SharingIssuer):
             profile = carried_profile(issuer.profile, negotiated.settings, carry)
-            executors = None if profile is None else replace(issuer, profile=profile)
+            settings = carried_settings(issuer.settings, carry)
+            executors = None if profile is None else replace(issuer, profile=profile, settings=settings)
         return replace(self.driver, tokens=tokens, samples=tuple(samples), issuer=executors, settings=self._settings)
 
     def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:

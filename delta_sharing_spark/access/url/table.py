@@ -62,7 +62,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
@@ -464,7 +464,7 @@ class UrlTable(OpenTable):
                 table=self._table,
                 table_id=head.metadata.id,
                 profile=profile,
-                settings=negotiated.settings,
+                settings=carried_settings(negotiated.settings, negotiated.options.carry_profile),
                 query=query,
                 formats=(head.response_format,),
                 refresh_token=response.refresh_token,

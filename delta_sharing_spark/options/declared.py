@@ -210,6 +210,10 @@ def parse_options(
         if option is None:
             refuse_foreign(key, text)
             continue
+        if len(text) > values.MOST_CHARACTERS:
+            raise _refused(
+                option.name, f"option '{key}' has {len(text)} characters; at most {values.MOST_CHARACTERS} are read"
+            )
         if texts.setdefault(option.name, text) != text:
             raise _refused(
                 option.name,

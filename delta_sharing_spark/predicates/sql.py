@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.options.values import MOST_CHARACTERS
 from delta_sharing_spark.predicates import coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import CURRENT, call, compare, condition, like, membership, null_test
@@ -40,6 +41,8 @@ Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
 _MARK = "__CHAR_VARCHAR_TYPE_STRING"
 _PRODUCTS = ("*", "/", "%", "DIV")
+#: Parts of the grammar within one another: some 12,000 parentheses.
+_MOST_PARTS = 100_000
 _OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
 
 
@@ -68,6 +71,10 @@ class _Parser(Cursor):
     """
 
     def __init__(self, text: str, schema: Struct, zone: Zone, now: int | None) -> None:
+        if len(text) > MOST_CHARACTERS:
+            raise PredicateError(
+                f"a condition has {len(text)} characters, and at most {MOST_CHARACTERS} are read; join with a DataFrame of the values"
+            )
         super().__init__(text)
         self._schema, self._zone, self._now = schema, zone, now
 
@@ -75,7 +82,9 @@ class _Parser(Cursor):
         start = self.peek
         if start.kind == "end":
             raise self.error(start, "the expression is empty; leave where out to read all rows")
-        operand = _run(self._or())
+        operand = _run(
+            self._or(), lambda: self.error(self.peek, "parentheses nest too deep here; write a flatter expression")
+        )
         if isinstance(operand, tree.Literal) and operand.type == VOID:
             raise self.error(start, "NULL alone is not a condition")
         result = self._boolean(operand, start)
@@ -424,14 +433,16 @@ class _Parser(Cursor):
         return int(token.value)
 
 
-def _run(steps: Steps) -> Operand:
-    """Parse a part of the grammar and the parts within it, at any depth, without recursion on Python's stack."""
+def _run(steps: Steps, too_deep: Callable[[], PredicateError]) -> Operand:
+    """Parse a part of the grammar and the parts within it, without recursion on Python's stack."""
     stack: list[Steps] = [steps]
     value: Operand | None = None
     while True:
         try:
             stack.append(stack[-1].send(value))  # type: ignore[arg-type]  # a part that begins is sent None
             value = None
+            if len(stack) > _MOST_PARTS:
+                raise too_deep()
         except StopIteration as finished:
             stack.pop()
             value = finished.value

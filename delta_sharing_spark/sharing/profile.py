@@ -265,7 +265,9 @@ def _profile_of(kind: str, fields: Mapping[str, Any], name: str, endpoint: str, 
     holder = _object(fields.get("auth"), "auth", name) if kind == _PRIVATE_KEY else fields
     told: dict[str, Any] = {field: _required(holder, camel_case(field), name) for field in _NEEDED[kind]}
     if "token_endpoint" in told:
-        told["token_endpoint"] = told["token_endpoint"].strip().rstrip("/")
+        told["token_endpoint"] = told[
+            "token_endpoint"
+        ].strip()  # as it stands: one that ends in a slash may be another one
     scope = None if kind == "basic" else _optional(holder, "scope", name)
     return Profile(endpoint, kind, version, **told, scope=scope)
 

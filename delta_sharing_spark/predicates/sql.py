@@ -13,7 +13,6 @@ from functools import partial
 from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.options.values import MOST_CHARACTERS
 from delta_sharing_spark.predicates import coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import CURRENT, call, compare, condition, like, membership, null_test
@@ -41,6 +40,8 @@ Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
 _MARK = "__CHAR_VARCHAR_TYPE_STRING"
 _PRODUCTS = ("*", "/", "%", "DIV")
+#: Of a text, as of any option's (``options.values``), which this package knows nothing of.
+_MOST_CHARACTERS = 1 << 20
 #: Parts of the grammar within one another: some 12,000 parentheses.
 _MOST_PARTS = 100_000
 _OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
@@ -71,9 +72,9 @@ class _Parser(Cursor):
     """
 
     def __init__(self, text: str, schema: Struct, zone: Zone, now: int | None) -> None:
-        if len(text) > MOST_CHARACTERS:
+        if len(text) > _MOST_CHARACTERS:
             raise PredicateError(
-                f"a condition has {len(text)} characters, and at most {MOST_CHARACTERS} are read; join with a DataFrame of the values"
+                f"a condition has {len(text)} characters, and at most {_MOST_CHARACTERS} are read; join with a DataFrame of the values"
             )
         super().__init__(text)
         self._schema, self._zone, self._now = schema, zone, now

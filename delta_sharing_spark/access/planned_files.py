@@ -95,6 +95,10 @@ class FileBatches(Sequence[FileTask]):
             total += int(rows.sum())
         return total
 
+    def least_rows(self) -> int:
+        """Rows of the files whose statistics tell them, that are not deleted: there are no fewer."""
+        return sum(int(rows[rows > 0].sum()) for rows in (batch.file_rows() for batch in self.batches))
+
     def rows_by_partition(self) -> Iterator[tuple[FileTask, int | None]]:
         """Of the files of each partition the first, and the rows of all that are not deleted; a batch tells of a partition once.
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.network.http import json_object
+from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -230,6 +231,8 @@ class FileSkipping:
         """The conjuncts by which no file can be skipped: they only filter rows."""
 
         def has_bounds_of(column: Column) -> bool:
+            if char_length(column.type):
+                return False
             return column.path in self._partition_names or column.type not in (BOOLEAN, BINARY)
 
         return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, has_bounds_of) or self._open_above(c))

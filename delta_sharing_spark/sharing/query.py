@@ -19,7 +19,7 @@ from delta_sharing_spark.network.parallel_calls import begin, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.response import Page
+from delta_sharing_spark.sharing.response import FileBlocks, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import (
     LONGEST_PAGE_TOKEN,
@@ -143,11 +143,11 @@ class QueryResponse:
         token: str | None = None
         empty = 0
         while True:
-            if not page.end.next_page_token:
+            if not page.end.next_page_token and not page.is_cut:
                 page = self._complete(page, token)
             self._files, self._bytes = self._files + page.files, self._bytes + page.size
             empty = 0 if page.files else empty + 1
-            blocks, page.blocks = page.blocks, []
+            blocks, page.blocks = page.blocks, FileBlocks()
             yield blocks
             token = page.end.next_page_token
             if not token:

@@ -55,8 +55,18 @@ _PARQUET_READER = 1
 class FileSink(typing.Protocol):
     """Collects the files of one page as they arrive; a page that is asked for again gets another sink."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more files are needed: the rest of the answer is not read."""
+
     def append(self, block: FileBlock, /) -> None:
         """Add some files."""
+
+
+class FileBlocks(list[FileBlock]):
+    """A sink that keeps all files."""
+
+    is_full = False
 
 
 @dataclass(slots=True)
@@ -73,6 +83,7 @@ class Page:
         has_lines: Whether there is a line that is not blank.
         files, size: The number of lines about files, and the bytes of these files.
         has_end: Whether the last line marks the end.
+        is_cut: Whether the rest of the answer was not read, for no more files are needed.
         has_length: Whether a header tells how long the answer is.
         unknown: The number of lines of an unknown kind.
         version: The header ``Delta-Table-Version``.
@@ -82,7 +93,7 @@ class Page:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     response_format: str = "parquet"
-    blocks: FileSink = field(default_factory=list[FileBlock])
+    blocks: FileSink = field(default_factory=FileBlocks)
     end: EndStreamAction = field(default_factory=EndStreamAction)
     historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
     historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
@@ -92,6 +103,7 @@ class Page:
     files: int = 0
     size: int = 0
     has_end: bool = False
+    is_cut: bool = False
     has_length: bool = False
     unknown: int = 0
     version: int | None = None
@@ -123,7 +135,7 @@ class Page:
 
 
 def parse_page(
-    blocks: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], FileSink] = list
+    blocks: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], FileSink] = FileBlocks
 ) -> Page:
     """Parse an answer's lines, as they arrive.
 
@@ -145,6 +157,9 @@ def parse_page(
             continue
         if waiting is not None:
             page.has_end = _add_block(page, waiting, table, is_last=False)
+            if page.blocks.is_full:
+                page.is_cut = True
+                return page
         waiting = block
     if waiting is not None:
         page.has_end = _add_block(page, waiting, table, is_last=True)
@@ -190,9 +205,11 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise unreadable_answer(f"the server's answer for {table} has a line that is not JSON", line) from None
+        raise unreadable_answer(
+            no_server(f"the server's answer for {table} has a line that is not JSON"), line
+        ) from None
     if not isinstance(tree, dict):
-        raise unreadable_answer(f"the server's answer for {table} has a line that is not an object", line)
+        raise unreadable_answer(no_server(f"the server's answer for {table} has a line that is not an object"), line)
     return tree
 
 

@@ -46,6 +46,7 @@ from delta_sharing_spark.sharing.query import (
 )
 from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
+    FileBlocks,
     FileSink,
     Page,
     await_query,
@@ -255,7 +256,7 @@ class SharingRest:
         query: Query,
         *,
         formats: Sequence[str] = FORMATS,
-        sink: Callable[[], FileSink] = list,
+        sink: Callable[[], FileSink] = FileBlocks,
         reads_all: bool = False,
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
@@ -336,7 +337,7 @@ class SharingRest:
         query: ChangesQuery,
         *,
         formats: Sequence[str] = FORMATS,
-        sink: Callable[[], FileSink] = list,
+        sink: Callable[[], FileSink] = FileBlocks,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
 
@@ -384,8 +385,8 @@ class SharingRest:
             answer = read_bytes(self._send(method, path, what, params=params, json=body), what)
             tree = json_object(answer)
             if tree is None:
-                why = f"{what}: the answer is not a JSON object"
-                raise unreadable_answer(why, answer) if answer.strip() else no_server(why)
+                error = no_server(f"{what}: the answer is not a JSON object")
+                raise unreadable_answer(error, answer) if answer.strip() else error
             return tree
 
         return with_retries(self.settings, ask)
@@ -400,7 +401,7 @@ class SharingRest:
         token: str | None = None,
         *,
         query: Query | ChangesQuery | None = None,
-        sink: Callable[[], FileSink] = list,
+        sink: Callable[[], FileSink] = FileBlocks,
         ahead: PagesAhead | None = None,
     ) -> Page:
         """One complete NDJSON answer, its version, and its headers.

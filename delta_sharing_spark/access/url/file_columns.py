@@ -52,6 +52,8 @@ class FileColumns:
         nbytes: The bytes that the texts of all but the last few take.
     """
 
+    is_full = False
+
     def __init__(self) -> None:
         self._hashes = array("q")
         self._sizes = array("q")

@@ -52,6 +52,7 @@ class SnapshotFiles:
 
     Args:
         pruner: Skips files.
+        rows_needed: So many rows are enough, whichever they are; None for all.
 
     Attributes:
         listed: How many files came.
@@ -60,9 +61,11 @@ class SnapshotFiles:
 
     __slots__ = (
         "_columns",
+        "_counted",
         "_hashes",
         "_keys",
         "_live",
+        "_needed",
         "_numbers",
         "_partitions",
         "_pruner",
@@ -73,8 +76,9 @@ class SnapshotFiles:
         "skipped",
     )
 
-    def __init__(self, table: str, pruner: FilePruner) -> None:
-        self._table, self._pruner = table, pruner
+    def __init__(self, table: str, pruner: FilePruner, rows_needed: int | None = None) -> None:
+        self._table, self._pruner, self._needed = table, pruner, rows_needed
+        self._counted = 0
         self._columns = FileColumns()
         self._rows, self._live, self._hashes, self._partitions = array("q"), array("q"), array("q"), array("i")
         #: Partition values, and what files are skipped by of them, by their number; and the numbers by the values.
@@ -106,6 +110,12 @@ class SnapshotFiles:
             for place, vector in block.vectors.items():
                 rows[place] = max(_UNKNOWN, rows[place] - vector.cardinality)
         self._live.extend(rows)
+        self._counted += sum(count for count in rows if count > 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the statistics of the files that came tell of as many rows as are needed."""
+        return self._needed is not None and self._counted >= self._needed
 
     def _number(self, values: Mapping[str, str | None] | None) -> int:
         key = None if values is None else tuple(values.items())

@@ -129,8 +129,11 @@ class UrlTable(OpenTable):
         if limit is None or scan.predicate is not None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
-        rows = listing.files.live_rows()
-        return listing if rows is not None and rows >= limit else self._snapshot(scan, pruner, None)
+        return (
+            listing
+            if isinstance(listing.files, FileBatches) and listing.files.least_rows() >= limit
+            else self._snapshot(scan, pruner, None)
+        )
 
     def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
         options, table = scan.options, str(self._table)
@@ -146,7 +149,7 @@ class UrlTable(OpenTable):
         )
 
         def sink() -> SnapshotFiles:
-            return SnapshotFiles(table, pruner)
+            return SnapshotFiles(table, pruner, limit_hint)
 
         try:
             # A version that was the newest when it was described has the format of then.
@@ -167,7 +170,11 @@ class UrlTable(OpenTable):
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
-        pages: list[SnapshotFiles] = list(response.pages())
+        pages: list[SnapshotFiles] = []
+        for page in response.pages():
+            pages.append(page)
+            if limit_hint is not None and FileBatches(pages).least_rows() >= limit_hint:
+                break
         check_each_once(pages, table)
         for page in pages:
             for reason, count in page.skipped.items():

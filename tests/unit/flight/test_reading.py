@@ -118,26 +118,34 @@ def test_odd_names_and_names_in_another_case_are_listed_and_read(built: Path) ->
         assert not server.failures
 
 
+@pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("change", ["exchanged", "widened", "replaced"])
-def test_a_table_that_has_changed_since_it_was_resolved_is_refused(tmp_path: Path, change: str) -> None:
+def test_a_table_that_has_changed_is_read_as_it_was_resolved_or_refused(
+    tmp_path: Path, change: str, history: bool
+) -> None:
+    """A server that shares no history lists the newest version alone."""
     schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("b", pa.string())])
     properties = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
     table = DeltaTableBuilder(tmp_path / "t", schema, properties=properties).append([{"id": 1, "a": "x", "b": "y"}])
     with SharingServer() as server:
-        server.add_table("sh.sc.t", table.path)
+        server.add_table("sh.sc.t", table.path, history=history)
         with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,))) as gateway:
             scan = SharingClient.over(gateway.uri, TOKEN).table("sh.sc.t").scan()
-            assert scan.to_arrow()["a"].to_pylist() == ["x"]
+            rows = scan.to_arrow()
+            assert rows["a"].to_pylist() == ["x"]
             table.append([{"id": 2, "a": "more", "b": "y"}])
-            assert scan.count() == 2
+            assert scan.count() == (1 if history else 2)
             if change == "exchanged":
                 table.rename_column("a", "c").rename_column("b", "a").rename_column("c", "b")
             elif change == "widened":
                 table.widen("id", "long")
             else:
                 server.add_table("sh.sc.t", DeltaTableBuilder(tmp_path / "other", schema).path)
-            with pytest.raises(TableChangedError, match=r"sh\.sc\.t has changed since it was loaded"):
-                scan.to_arrow()
+            if history and change != "replaced":
+                assert scan.to_arrow() == rows
+            else:
+                with pytest.raises(TableChangedError, match=r"sh\.sc\.t has changed since it was loaded"):
+                    scan.to_arrow()
 
 
 def test_expired_tickets_are_renewed_while_they_are_read(client: SharingClient) -> None:
@@ -263,9 +271,25 @@ def test_another_try_may_have_other_columns(behind: SharingClient) -> None:
     assert rows["id"].to_pylist() == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("location", ["grpc+tcp://127.0.0.1:1", "grpc+tls://127.0.0.1:1"])
-def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
-    location: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("gateway", "location", "words"),
+    [
+        ("grpc+tls://127.0.0.1:9", "grpc+tcp://127.0.0.1:1", "without the TLS"),
+        ("grpc+tls://127.0.0.1:9", "grpc+tls://127.0.0.1:1", None),
+        ("grpc+tls://g.example:9", "grpc+tls://H.example:1", None),
+        ("grpc+tcp://g.example:9", "grpc+tcp://10.0.0.7:1", None),
+        ("grpc+tls://g.example:9", "grpc+tls://127.0.0.1:1", "is this machine or its network"),
+        ("grpc+tls://g.example:9", "grpc+tls://[64:ff9b::a9fe:a9fe]:1", "is this machine or its network"),
+        ("grpc+tls://g.example:9", "grpc+tls://localhost:1", "is this machine or its network"),
+        ("grpc+tls://g.example:9", "grpc+tls://user@h.example:1", "what is no address: it names a user"),
+        ("grpc+tls://g.example:9", "grpc+tls://2130706433:1", "what is no address: its host is a number"),
+        ("grpc+tls://g.example:9", "grpc+unix:///run/other.sock", "what is no address"),
+        ("grpc+tls://g.example:9", "https://h.example:1", "what is no address"),
+        ("grpc+tls://g.example:9", "grpc+tls://h.example", "what is no address"),
+    ],
+)
+def test_a_gateway_hands_its_callers_token_to_none_that_is_less_safe(
+    gateway: str, location: str, words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = flight.FlightEndpoint(b"ticket", [location, "arrow-flight-reuse-connection://?"])
     info = flight.FlightInfo(pa.schema([]), flight.FlightDescriptor.for_command(b"{}"), [endpoint])
@@ -275,12 +299,12 @@ def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
             return info
 
     monkeypatch.setattr(GatewayConnection, "_client", lambda self: Named())
-    secure = GatewayConnection(GatewayAddress("grpc+tls://127.0.0.1:9", "token"))
-    if location == "grpc+tls://127.0.0.1:1":
-        assert secure.flight({}).endpoints[0].locations == (location,)
+    connection = GatewayConnection(GatewayAddress(gateway, "token"))
+    if words is None:
+        assert connection.flight({}).endpoints[0].locations == (location.lower(),)
     else:
-        with pytest.raises(ResponseError):
-            secure.flight({})
+        with pytest.raises(ResponseError, match=words):
+            connection.flight({})
 
 
 def test_a_gateway_among_the_options_needs_no_profile(

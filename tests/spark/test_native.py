@@ -28,6 +28,7 @@ from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark import file_index, native, views
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support import HANGS
 
 SCHEMA = pa.schema({"id": pa.int64(), "city": pa.string(), "x": pa.float64(), "s": pa.struct({"a": pa.int32()})})
 
@@ -404,7 +405,7 @@ def test_what_outlives_its_frame_can_be_read(spark: Any, client: SharingClient) 
     assert later.count() == 3000
     if spark.version >= "4.3":  # 4.0 was seen to hold more of what has ended
         del rdd, later
-        until = time.monotonic() + 60
+        until = time.monotonic() + HANGS
         while index() is not None and time.monotonic() < until:
             collect()
         assert index() is None
@@ -426,10 +427,10 @@ def test_nothing_secret_in_what_spark_shows(spark: Any, client: SharingClient, s
 
 def test_a_share_whose_name_has_a_period_is_a_share() -> None:
     def listed(share: str | None) -> list[Table]:
-        return [Table("t", "d", str(share))]
+        return [Table("t", str(share), "d")]
 
-    assert views._named("north.sales", listed) == {"d_t": TableName("north.sales", "d", "t")}
-    assert views._named("north.sales.t", listed) == {"sales_t": TableName("north", "sales", "t")}
+    assert views._named("north.sales", listed, str.lower) == ({"d_t": TableName("north.sales", "d", "t")}, [])
+    assert views._named("north.sales.t", listed, str.lower) == ({"sales_t": TableName("north", "sales", "t")}, [])
 
 
 @pytest.mark.connect

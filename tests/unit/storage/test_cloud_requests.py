@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -28,6 +29,7 @@ from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnsw
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
+from support import HANGS
 
 SESSION = AwsSession("AKIDEXAMPLE", "secret/key+", "session/token==")
 NOW = 1_795_251_600.0
@@ -175,6 +177,20 @@ def test_a_sas_is_taken_out_of_what_surrounds_it(text: str, sas: str) -> None:
     made = AzureSas.of_token(text)
     made.check()
     assert made.sas == sas
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/t", "gs://bucket/t", "abfss://c@acct.dfs.core.windows.net/t"])
+def test_a_location_that_leads_to_this_machine_is_not_asked(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name resolves to: an endpoint there is the user's to name."""
+    lookup = socket.getaddrinfo
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = server.getsockname()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *a, **k: lookup(*there, *a, **k))
+        secret = {"s3": SESSION, "gs": GcpBearer("t"), "abfss": AzureSas("sv=1&sig=x")}[location.partition(":")[0]]
+        storage = Storage(parse_location(location), secret, StorageSettings())
+        for ask in (lambda: storage.get(storage.location), lambda: storage.get(storage.location, 0, 1)):
+            with pytest.raises(FileError, match=r"leads to 127\.0\.0\.1, .*; name it in the option storageEndpoint if"):
+                ask()
 
 
 def test_a_key_that_begins_with_a_slash() -> None:
@@ -392,13 +408,13 @@ def test_requests_under_way_at_once_are_all_asked_otherwise(what: str) -> None:
         def do_GET(self) -> None:
             day = f"/{self.headers['x-amz-date'][:8]}/"
             if what == "region" and "/us-east-1/s3/" in self.headers["authorization"]:
-                at_once.wait(30)
+                at_once.wait(HANGS)
                 self.send(
                     400, xml("AuthorizationHeaderMalformed").replace(b"<Key>", b"<Region>eu-west-1</Region><Key>")
                 )
             elif what == "time" and "/20301231/" not in self.headers["authorization"]:
                 assert day in self.headers["authorization"]
-                at_once.wait(30)
+                at_once.wait(HANGS)
                 self.send(403, xml("RequestTimeTooSkewed"))
             else:
                 self.send(206, b"bytes", "bytes 0-4/5")

@@ -31,6 +31,7 @@ from delta_sharing_spark.network.connections import BreakableAdapter, ReadCancel
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage import answers
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from support import HANGS
 from unit.storage.misbehaving_server import Fault, Handler, Server, good
 
 DATA = random.Random(7).randbytes(3_000_000)
@@ -357,6 +358,26 @@ def test_plain_http_and_other_schemes_are_refused_also_after_a_redirect(
         assert_no_secret(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("/\u00fc/%7e//k?", "/%C3%BC/%7e//k?"),
+        ("//{host}//%2E%2E/k?a=%2f", "//%2E%2E/k?a=%2f"),
+        ("http://{host}/a%2Db?", "/a%2Db?"),
+        ("?b=%7E", "/f.parquet?b=%7E"),
+    ],
+)
+def test_a_redirect_is_followed_letter_by_letter(
+    server: Server, session: requests.Session, clock: Clock, location: str, target: str
+) -> None:
+    """Servers that do not encode a path write it in UTF-8, which http.server and http.client take for Latin-1."""
+    there = location.format(host=f"127.0.0.1:{server.server_address[1]}").encode().decode("latin-1")
+    for turn in range(2):
+        server.faults.append(lambda handler, *_: handler.answer(302, Location=there))
+        assert source(server, session, clock).read(0, 10) == DATA[:10]
+        assert server.lines[-1] == f"GET {target} HTTP/1.1", turn
+
+
 @pytest.mark.parametrize("at", ["request", "body"])
 def test_a_network_that_goes_away_under_a_kept_connection_is_tried_again(
     server: Server, session: requests.Session, clock: Clock, monkeypatch: pytest.MonkeyPatch, at: str
@@ -425,7 +446,7 @@ def test_closing_breaks_off_a_read_under_way(
     def slow(handler: Handler, start: int, end: int) -> None:
         if silent == "in the body":
             handler.part(start, end, DATA[start : start + 10], length=end - start)
-        hold.wait(20)
+        hold.wait(HANGS)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
     if context is not None:
@@ -448,7 +469,7 @@ def test_closing_breaks_off_a_read_under_way(
         time.sleep(0.01)
     time.sleep(0.1)
     one.close()
-    thread.join(60)
+    thread.join(HANGS)
     hold.set()
     server.shutdown()
     server.server_close()

@@ -10,7 +10,8 @@ import pytest
 from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import gateway as gateways
-from delta_sharing_spark.native.table_index import COUNTED, TableIndex
+from delta_sharing_spark.native.plan import COUNTED
+from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer

@@ -11,7 +11,7 @@ import logging
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import IO, Any
@@ -24,7 +24,7 @@ from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FileF
 from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, Span, lay_out, lay_out_together
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
@@ -139,7 +139,7 @@ def show_file(
 def show_together(
     files: Sequence[tuple[FileTask, FileAccess]],
     shape: FileShape,
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     pace: Pace,
     columns: ScanColumns,
     *,
@@ -260,7 +260,7 @@ def _member_file(
 def _all_at_once(
     files: Sequence[tuple[FileTask, FileAccess]],
     show: Callable[[FileTask, FileAccess], _MemberFile],
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     pace: Pace,
 ) -> list[_MemberFile]:
     """``show`` of each file, by as many threads as the storage's pace is worth: each takes a file as soon as it has done one."""

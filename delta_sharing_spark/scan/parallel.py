@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -13,6 +15,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from delta_sharing_spark.errors import BrokenOffError
+from delta_sharing_spark.network.connections import check_reader
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, start, start_thread
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.row_group_reader import decoding_pool, size_of
 from delta_sharing_spark.scan.split_reader import RunningReaders, is_waiting, read_split
@@ -106,6 +111,19 @@ class _ReadyBatches:
         return len(self._items)
 
 
+class _Consumer:
+    """Tells ``over`` that the rows are wanted no more: when it is closed, or nothing holds it, wherever an interrupt came."""
+
+    def __init__(self, over: queue.SimpleQueue[None]) -> None:
+        self._over = over
+        weakref.finalize(self, over.put, None).atexit = False
+
+    def close(self) -> None:
+        """See the class."""
+        # Perhaps in the garbage collector, within any thread that holds any lock: this queue alone may be used there.
+        self._over.put(None)
+
+
 class _Worker(threading.Thread):
     """Reads one split, in one of ``parts`` of a worker's place."""
 
@@ -121,11 +139,20 @@ class _Worker(threading.Thread):
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
         if parts > 1:
             split = replace(split, spec=replace(split.spec, fetch_ahead=split.spec.fetch_ahead // parts))
-        self._split, self._readers = split, readers
+        self._split, self._readers, self._process = split, readers, os.getpid()
         self._stop_reading = stop
         self._begin_others = begin_others
         self._has_ended = False
+        #: Whether the consumer reads the split: the process is ending, and starts no thread any more.
+        self.is_for_consumer = False
         self.ready, self.place = _ReadyBatches(ready_bytes // parts), 1 / parts
+
+    def begin(self) -> None:
+        """Start the thread, or leave the split to the consumer where no thread can be started."""
+        try:
+            self.is_for_consumer = self._has_ended = not start(self)
+        except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
+            self.ready.end(error)
 
     def run(self) -> None:
         with self._readers.watching():
@@ -144,20 +171,34 @@ class _Worker(threading.Thread):
                 self.ready.put(batch, self._stop_reading.is_set)
             self.ready.end()
         except _ConsumerGone:
-            pass
+            self.ready.end(self._broken_off("reading it was broken off; read it again"))
         except BaseException as error:  # handed to the consumer's thread, which raises it
             self.ready.end(error)
         finally:
             batches.close()
 
+    def rows(self) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of the split, read by the consumer."""
+        return read_split(self._split)
+
     def take(self, check_cancelled: Callable[[], None] | None) -> _Item:
-        """Wait for the next item, and call ``check_cancelled`` meanwhile."""
+        """Wait for the next item, and call ``check_cancelled`` meanwhile.
+
+        Raises:
+            BrokenOffError: The thread is another process's, from which this one was forked.
+        """
         while True:
             # In steps: a wait without end does not see a Ctrl-C that comes as it begins, and on Windows sees none.
-            with suppress(TimeoutError):
+            with awaiting(), suppress(TimeoutError):
                 return self.ready.take(_LOOK_EVERY)
+            check_reader()
+            if self._process != os.getpid():
+                raise self._broken_off("this process was forked from the one that reads it; begin the read here")
             if check_cancelled is not None:
                 check_cancelled()
+
+    def _broken_off(self, why: str) -> BrokenOffError:
+        return BrokenOffError(f"{self._split.spec.table}: {why}")
 
     def is_over(self) -> bool:
         """Whether the split was read and none of its batches waits."""
@@ -206,10 +247,7 @@ def read_splits(
             if room < 1 / parts:
                 return
             running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin_others, parts))
-            try:
-                worker.start()
-            except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
-                worker.ready.end(error)
+            worker.begin()
 
     def begin_others() -> None:
         """What a worker does that has ended: it begins others, or leaves that to whoever is beginning some now."""
@@ -222,8 +260,9 @@ def read_splits(
             finally:
                 beginning.release()
 
+    consumer = CLOSED_AT_EXIT.add(_Consumer(over))
     try:
-        threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
+        start_thread(close, "delta-sharing-closing")
         while True:
             with beginning:
                 begin()
@@ -231,7 +270,9 @@ def read_splits(
             if not running:
                 return
             worker = running[0]
-            if (item := worker.take(check_cancelled)) is not None:
+            if worker.is_for_consumer:
+                yield from worker.rows()
+            elif (item := worker.take(check_cancelled)) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
@@ -241,5 +282,4 @@ def read_splits(
             if progress is not None:
                 progress(worker._split.index)
     finally:
-        # Perhaps in the garbage collector, within any thread that holds any lock: this queue alone may be used there.
-        over.put(None)
+        consumer.close()

@@ -36,7 +36,7 @@ _SCANS_EXPLAINED = 5
 def frame_of(scan: Load, spark: SparkSession, engine: str | None = None) -> DataFrame:
     """A scan as a DataFrame, read by ``engine``, the client's by default; raises as ``lane_frame``.
 
-    Where the native lane cannot read the table or the session, the Python source reads; the log says why.
+    With ``auto``, the Python source reads where the native lane cannot read the table or the session; the log says why.
     """
     client = scan.table.client
     frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.scans.append)
@@ -54,7 +54,7 @@ def lane_frame(
 
     Raises:
         OptionError: An unknown engine.
-        ConfigError: ``native`` was asked for, and no executor can reach this process.
+        ConfigError: ``native`` was asked for, and the lane cannot read the load, or not in this session.
         DeltaSharingError: The table cannot be loaded.
     """
     reach = _reach(spark, engine)
@@ -98,9 +98,15 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFram
     return frame
 
 
-def note_python_source(engine: str, why: object, what: str = "query") -> None:
-    """Log that the Python source reads a query, or a table."""
-    _log.log(logging.WARNING if engine == "native" else logging.INFO, "%s: Python data source (%s)", what, why)
+def note_python_source(engine: str, why: object, what: str = "the query") -> None:
+    """Log that the Python source reads a query, or a table.
+
+    Raises:
+        ConfigError: ``native`` was asked for.
+    """
+    if engine == "native":
+        raise ConfigError(f"engine='native' cannot read {what}: {why}; use engine='auto' or 'python'")
+    _log.info("%s: Python data source (%s)", what, why)
 
 
 def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:

@@ -18,7 +18,7 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
-from delta_sharing_spark.network.connections import Canceller
+from delta_sharing_spark.network.connections import Canceller, canceller_here
 from delta_sharing_spark.network.http import TruncatedBodyError, data_session, read_body, tells_length
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
@@ -107,7 +107,7 @@ class Storage:
         what = what or str(location)
         if start is not None and end is not None:
             transfer = Transfer(Range(start, end), FileVersion(what, None))
-            self.fetch(location, transfer, Canceller(what), what=what)
+            self.fetch(location, transfer, canceller_here(what), what=what)
             return transfer.data
         if self._cloud is None:
             return local_files.read(location, what)
@@ -204,7 +204,7 @@ class Storage:
         transfer: Transfer | None = None,
     ) -> T:
         """Make a request until it is answered for good."""
-        cloud, settings, canceller = self._cloud, self.settings, canceller or Canceller(what)
+        cloud, settings, canceller = self._cloud, self.settings, canceller or canceller_here(what)
         assert cloud is not None, "local files are not requested"
         session = data_session(settings)
 

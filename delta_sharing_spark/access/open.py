@@ -382,7 +382,7 @@ def _build(negotiated: NegotiatedTable, state: TableState) -> ResolvedScan:
     if options.where is not None:
         from delta_sharing_spark.predicates.sql import parse_where
 
-        predicate = parse_where(options.where, columns, time_zone=options.zone, now=options.loaded_at)
+        predicate = parse_where(options.where, columns, time_zone=options.time_zone, now=options.loaded_at)
     return ResolvedScan(
         options,
         negotiated.profile,

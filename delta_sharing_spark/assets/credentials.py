@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.directory.access import TOKENS, StorageToken, issue, storage_for
 from delta_sharing_spark.errors import AccessModeError, CredentialError, ResponseError
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, Record, asset_credentials
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.answers import action_of, reason_of
@@ -31,7 +30,8 @@ class AssetIssuer:
 
     def __reduce__(self) -> tuple[type[AssetIssuer], tuple[object, ...]]:
         """Another process is given a profile that needs no identity of this one."""
-        return AssetIssuer, (carried_profile(self.profile, self.settings, True), self.settings, self.asset)
+        profile, settings = carried_profile(self.profile, self.settings, True), carried_settings(self.settings, True)
+        return AssetIssuer, (profile, settings, self.asset)
 
     def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""
@@ -90,7 +90,7 @@ def place_of(rest: SharingRest, asset: AssetName, record: Record, settings: Stor
             f"{asset} lies at {text!r}, whose scheme {scheme_of(text) or 'none'!r} is not read; those that are: {', '.join(SCHEMES)}"
         )
     root = parse_location(text)
-    if root.kind == "local" and not is_loopback(urlsplit(rest.profile.endpoint).hostname):
+    if root.kind == "local" and not is_on_loopback(rest.profile.endpoint):
         raise AccessModeError(
             f"{asset} lies at {root}, a local path, which is read only for a sharing server on this machine; ask the provider"
         )

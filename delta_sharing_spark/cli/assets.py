@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delta_sharing_spark.cli.terminal import raw_output
 from delta_sharing_spark.errors import AddressError, ConfigError, NotFoundError, RequestRefusedError
 from delta_sharing_spark.sharing.address import TableName, parse_schema_name, parse_table_name
 from delta_sharing_spark.sharing.rest import SharingRest
 
 if TYPE_CHECKING:
     from delta_sharing_spark.assets.asset import Asset
-    from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.client import SharingClient
 
 _COPIED = 1 << 20
 #: A slash between backquotes is part of a name.
@@ -110,10 +110,9 @@ def cat(client: SharingClient, address: AssetAddress, kind: str | None) -> None:
     asset, path, _ = opened(client, address.name, address.path, kind)
     if asset is None:
         raise ConfigError(f"model {address.name} has files by version: write {address.name}/VERSION/PATH")
-    with asset.open(path) as file:
+    with asset.open(path) as file, raw_output() as out:
         while data := file.read(_COPIED):
-            sys.stdout.buffer.write(data)
-    sys.stdout.flush()
+            out.write(data)
 
 
 def download(client: SharingClient, address: AssetAddress, arguments: Namespace) -> dict[str, Any]:

@@ -1,30 +1,26 @@
-"""Sends requests: one set of bounds for the sharing server, its token endpoint, data URLs and storage; pooled sessions; bodies within bounds.
-
-No answer decides how much memory its reader takes.
-"""
+"""Sends requests: one set of bounds for the sharing server, its token endpoint, data URLs and storage; pooled sessions."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import re
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import requests
 import urllib3
-from requests.utils import get_environ_proxies
 
 from delta_sharing_spark._version import __version__
-from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.network.connections import BreakableAdapter, pause
+from delta_sharing_spark.network.client_certificate import ClientCertificate
+from delta_sharing_spark.network.connections import pause
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.proxies import proxies_for
+from delta_sharing_spark.network.tls import TlsAdapter, trusted
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
 MAX_RENEWALS = 2
@@ -58,6 +54,7 @@ class NetworkSettings:
         first_wait, longest_wait: Seconds before the first retry, and at most before any.
         proxy: A proxy for http and https, instead of the environment's.
         ca_bundle: A file of certificates to trust, instead of the environment's and certifi's.
+        client_certificate: Shown to the sharing server and its token endpoint, never to data hosts.
         caller_org: Free text for the User-Agent.
         engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
         sleep, clock: Functions that wait and tell the time; tests replace them so as not to wait.
@@ -71,6 +68,7 @@ class NetworkSettings:
     longest_wait: float = 30.0
     proxy: str | None = field(default=None, repr=False)
     ca_bundle: str | None = None
+    client_certificate: ClientCertificate | None = None
     caller_org: str | None = None
     engine: str | None = None
     sleep: Callable[[float], None] = field(default=pause, repr=False, compare=False)
@@ -109,23 +107,23 @@ def _header_text(text: str) -> str:
 _SESSIONS = 16
 #: Hosts to which connections are kept, and how many to each: the native lane asks a far storage over 144 at once.
 _HOSTS, _CONNECTIONS = 32, 160
-_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 class _Session(requests.Session):
-    """A session whose proxies and certificates are the settings', else the environment's, and that keeps nothing of
+    """A session whose proxies and authorities are the settings', else the environment's, and that keeps nothing of
     one recipient for another: no cookies, no passwords from ``~/.netrc``."""
 
-    def __init__(self, settings: NetworkSettings) -> None:
+    def __init__(self, settings: NetworkSettings, certificate: ClientCertificate | None) -> None:
         super().__init__()
         # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        adapter = BreakableAdapter(pool_connections=_HOSTS, pool_maxsize=_CONNECTIONS, max_retries=0)
+        authorities, context = trusted(settings.ca_bundle), None if certificate is None else certificate.context()
+        adapter = TlsAdapter(authorities, context, pool_connections=_HOSTS, pool_maxsize=_CONNECTIONS, max_retries=0)
         self.mount("https://", adapter)
         self.mount("http://", adapter)
         self.headers["User-Agent"] = settings.user_agent
-        self.verify = _certificates(settings.ca_bundle)
+        self.verify = True if authorities is None else authorities.file or authorities.directories or True
         self._proxy = settings.proxy
 
     def resolve_redirects(self, *_: Any, **__: Any) -> Iterator[Any]:
@@ -133,38 +131,36 @@ class _Session(requests.Session):
         return iter(())
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        if self._proxy:
-            proxies_used = {"http": self._proxy, "https": self._proxy}
-        else:
-            proxies_used = get_environ_proxies(url, no_proxy=None)
+        proxies_used = proxies_for(url, self._proxy)
         return {"proxies": proxies_used, "stream": bool(stream), "verify": self.verify, "cert": cert}
 
 
-_sessions: ProcessCache[tuple[str, str | None, str | None, str], requests.Session] = ProcessCache(_SESSIONS)
+_sessions: ProcessCache[tuple[object, ...], requests.Session] = ProcessCache(_SESSIONS)
 
 
 def rest_session(settings: NetworkSettings) -> requests.Session:
-    """The process's pooled session for the sharing server, without authentication; raises OptionError as ``data_session``."""
-    return data_session(settings, "rest")
+    """The process's pooled session for the sharing server, without authentication but the client's certificate.
+
+    Raises:
+        OptionError, ConfigError: As ``data_session`` and ``ClientCertificate.context``.
+    """
+    return _session(settings, "rest", settings.client_certificate)
 
 
-def data_session(settings: NetworkSettings, purpose: str = "data") -> requests.Session:
-    """The process's pooled session for data URLs. It never carries a token; raises OptionError where the certificates' file does not exist."""
+def data_session(settings: NetworkSettings) -> requests.Session:
+    """The process's pooled session for data URLs. It never carries a token or a certificate of the client.
+
+    Raises:
+        OptionError, ConfigError: What the option or the environment names as certificates does not exist.
+    """
+    return _session(settings, "data", None)
+
+
+def _session(settings: NetworkSettings, purpose: str, certificate: ClientCertificate | None) -> requests.Session:
     # One that goes is not closed: a request of another thread may still be using it.
-    key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent)
-    return _sessions.get_or_make(key, lambda: _Session(settings))
-
-
-def _certificates(option: str | None) -> str | bool:
-    path = option or next((os.environ[v] for v in _CA_VARIABLES if os.environ.get(v)), None)
-    if path is None:
-        return True
-    if not os.path.exists(path):
-        origin = (
-            "the option caBundle" if option else "the environment (REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE)"
-        )
-        raise OptionError(f"{origin} names the certificates {path}, which do not exist here; correct the path")
-    return path
+    state = certificate and certificate.state()
+    key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent, certificate, state)
+    return _sessions.get_or_make(key, lambda: _Session(settings, certificate))
 
 
 _QUERY = re.compile(r"\?.*", re.DOTALL)
@@ -181,40 +177,6 @@ for _name in ("urllib3.connectionpool", "urllib3.poolmanager", "urllib3.util.ret
     logging.getLogger(_name).addFilter(_without_queries)
 
 
-#: Encodings that are asked for and understood.
-ACCEPT_ENCODING = "gzip, deflate"
-_CHUNK = 1 << 18
-#: zlib's window bits: gzip and zlib by their headers.
-_GZIP_OR_ZLIB = 47
-
-
-class BodyError(Exception):
-    """A body that is too large, or not what its headers say."""
-
-
-class TruncatedBodyError(BodyError):
-    """A body that ends before it is complete."""
-
-
-def declared_length(headers: Mapping[str, str]) -> int | None:
-    """The number of bytes in ``Content-Length``; None if the header holds no such number.
-
-    >>> declared_length({"content-length": "12, 12"}), declared_length({"content-length": "9" * 5000})
-    (12, None)
-    """
-    told = {text.strip() for text in headers.get("content-length", "").split(",")}  # a header that came twice
-    return parse_count(told.pop()) if len(told) == 1 else None
-
-
-def _is_chunked(headers: Mapping[str, str]) -> bool:
-    return "chunked" in headers.get("transfer-encoding", "").lower()
-
-
-def tells_length(headers: Mapping[str, str]) -> bool:
-    """Whether an answer tells where its body ends; else it ends with the connection, which may have broken off."""
-    return _is_chunked(headers) or declared_length(headers) is not None
-
-
 def json_object(text: str | bytes) -> dict[str, Any] | None:
     """The object that a JSON text holds; None where it holds none."""
     try:
@@ -228,55 +190,3 @@ def parse_count(text: str) -> int | None:
     """A decimal number of at most 18 digits, as headers and URLs write counts; None for anything else."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
-
-
-def read_body(response: requests.Response, limit: int) -> bytes:
-    """The whole body, decoded; raises BodyError where the body is larger than ``limit``, cannot be decoded, or is truncated."""
-    data = bytearray()
-    for chunk in iter_body(response):
-        data += chunk
-        if len(data) > limit:
-            raise BodyError(f"it is larger than {limit >> 20} MiB")
-    return bytes(data)
-
-
-def iter_body(response: requests.Response) -> Iterator[bytes]:
-    """A body in decoded chunks of at most 256 KiB, however it is compressed; raises BodyError where the body cannot be decoded, or is truncated."""
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    raw = response.raw.stream(_CHUNK, decode_content=False)
-    if encoding in ("", "identity"):
-        yield from raw
-    elif encoding in ("gzip", "x-gzip", "deflate"):
-        yield from _inflated(raw)
-    else:
-        raise BodyError(f"it has the content encoding {encoding[:40]!r}, which was not asked for")
-    declared = declared_length(response.headers)
-    # A body in chunks tells its end by itself, whatever length is declared beside them (RFC 9112, section 6.3).
-    if declared is not None and not _is_chunked(response.headers) and response.raw.tell() < declared:
-        raise TruncatedBodyError("bytes are missing")
-    if response.status_code == 200 and not response.raw.tell() and not tells_length(response.headers):
-        raise TruncatedBodyError("it has neither a byte nor a length")  # as where its head was cut off
-
-
-def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
-    decoder: Any = None
-    for piece in raw:
-        data = piece
-        while data:
-            if decoder is None:
-                decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
-            try:
-                chunk = decoder.decompress(data, _CHUNK)
-                if chunk:
-                    yield chunk
-                data = decoder.unconsumed_tail
-                if not data and len(chunk) == _CHUNK and not decoder.eof:
-                    # The decoder may hold more than it was allowed to give.
-                    while rest := decoder.decompress(b"", _CHUNK):
-                        yield rest
-            except zlib.error:
-                raise TruncatedBodyError("it is not compressed as its headers say") from None
-            if decoder.eof:
-                data, decoder = decoder.unused_data, None
-    if decoder is not None:
-        raise TruncatedBodyError("bytes are missing")

@@ -104,7 +104,9 @@ class CallingThreads(Executor):
         if calls.is_over:
             raise ReadCancelled("the calls were broken off")
         calls.waiting.put((partial(call, *arguments, **named), result))
-        if not calls.idle.acquire(blocking=False):
+        try:
+            calls.idle.get_nowait()
+        except queue.Empty:
             self._begin()
         calls.cancel_if_over()
         return result
@@ -149,14 +151,14 @@ class _Calls:
 
     Attributes:
         waiting: Calls that have not begun; None ends the threads.
-        idle: Counts the threads that wait for a call.
+        idle: One for each thread that waits for a call. A queue: an exception of a signal handler may leave a semaphore locked.
         canceller: Ends the requests of the calls.
         is_over: Whether no more calls are taken.
     """
 
     def __init__(self) -> None:
         self.waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        self.idle = threading.Semaphore(0)
+        self.idle: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.canceller = Canceller("the calls")
         self.is_over = False
 
@@ -196,7 +198,7 @@ class _Calls:
             try:
                 item = self.waiting.get_nowait()
             except queue.Empty:
-                self.idle.release()
+                self.idle.put(None)
                 item = self.waiting.get()
             if item is None:
                 self.waiting.put(None)  # for the next thread

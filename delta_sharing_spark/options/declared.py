@@ -12,17 +12,20 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal
 
-from delta_sharing_spark.errors import OptionError, redact
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import values
+from delta_sharing_spark.redaction import redact
 
 Scope = Literal["both", "batch", "stream"]
 INLINE = "Inline credentials"
 IDENTITY = "Recipients without a secret"
+KEYS = "A private key of your own"
+CERTIFICATE = "A certificate of your own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Option:
         attribute: The field of :class:`ReadOptions` that holds its value.
         parse: Parses its text (:mod:`delta_sharing_spark.options.values`).
         default: The value where the option is not set.
-        group: ``INLINE`` or ``IDENTITY``; empty for an option that is about no credentials.
+        group: ``INLINE``, ``IDENTITY``, ``KEYS`` or ``CERTIFICATE``; empty for an option that is about no credentials.
         scope: The kinds of load that it applies to.
         sensitive: Whether its value is a secret.
         aliases: Other names of the same option.
@@ -77,6 +80,7 @@ class ReadOptions:
 
     version_as_of: int | None = _option(values.count, scope="batch")
     timestamp_as_of: datetime | None = _option(values.timestamp, scope="batch")
+    #: None where none is known: a data source that Spark runs by itself learns the session's in its tasks.
     time_zone: str | None = _option(values.time_zone)
 
     read_change_feed: bool = _option(values.boolean, False, aliases=("readChangeData",))
@@ -148,14 +152,21 @@ class ReadOptions:
     token_exchange_scope: str | None = _option(values.text, group=IDENTITY)
     token_exchange_client_id: str | None = _option(values.text, group=IDENTITY)
 
+    private_key_file: str | None = _option(values.text, group=KEYS)
+    private_key_origin: str | None = _option(values.web_address, group=KEYS)
+    private_key_audience: str | None = _option(values.text, group=KEYS)
+
+    client_certificate: str | None = _option(values.text, group=CERTIFICATE)
+    client_key: str | None = _option(values.text, group=CERTIFICATE)
+    client_key_password: str | None = _option(values.text, group=CERTIFICATE, sensitive=True)
+
     #: When the table was loaded, in microseconds since 1970: what ``current_timestamp()`` means in ``where``, however
     #: late the plan is run, and however often. None in a stream.
     loaded_at: int | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def zone(self) -> str:
-        """``time_zone``, empty where nothing tells it: a data source that Spark runs by itself learns it in its tasks."""
-        return self.time_zone or ""
+    def outside_spark(self) -> ReadOptions:
+        """The options in UTC where no zone is known: so other readers without a session have times that name none."""
+        return self if self.time_zone is not None else replace(self, time_zone="UTC")
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -211,6 +222,7 @@ def parse_options(
     _check_versions(given)
     _check_gateway(given)
     _check_identity(given)
+    _check_certificate(given)
     if is_stream is not None:
         _check_scope(given, is_stream)
     if "timeZone" not in texts:
@@ -279,7 +291,8 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
         if ours:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
-    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY)))
+    credentials = _of_group(given, INLINE, IDENTITY, KEYS, CERTIFICATE)
+    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(credentials))
     if others:
         raise _refused(
             others[0],
@@ -289,6 +302,14 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
     if "#" in re.sub("`[^`]*`", "", given["path"]):
         raise _refused(
             "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
+        )
+
+
+def _check_certificate(given: Mapping[str, Any]) -> None:
+    ours = _of_group(given, CERTIFICATE)
+    if ours and "clientCertificate" not in given:
+        raise _refused(
+            ours[0], f"option '{ours[0]}' belongs to a client certificate; name its file in 'clientCertificate'"
         )
 
 
@@ -303,9 +324,17 @@ _BESIDE = ("shareCredentialsVersion", "endpoint")
 
 
 def _check_identity(given: Mapping[str, Any]) -> None:
-    ours = _of_group(given, IDENTITY)
+    ours, of_key = _of_group(given, IDENTITY), _of_group(given, KEYS)
+    if of_key and set(ours) <= {"identityEndpoint"}:
+        _check_key(given, of_key[0])
+        return
     if not ours:
         return
+    if of_key:
+        raise _refused(
+            of_key[0],
+            f"option '{of_key[0]}' does not go with '{ours[0]}': the token is got by one or the other; leave one out",
+        )
     sources = [name for name in ours if name in _SOURCES]
     if len(sources) != 1:
         raise _refused(
@@ -334,6 +363,19 @@ def _check_identity(given: Mapping[str, Any]) -> None:
     others = [name for name in ours if name.startswith("tokenExchange")]
     if others and "tokenExchangeEndpoint" not in given:
         raise _refused(others[0], f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged")
+
+
+def _check_key(given: Mapping[str, Any], named: str) -> None:
+    for needed, why in (
+        ("privateKeyOrigin", "the origin that may receive what the key signs"),
+        ("identityEndpoint", "the one endpoint that may be shown the tokens which the key gets"),
+    ):
+        if needed not in given:
+            raise _refused(needed, f"option '{named}' needs '{needed}', {why}")
+    if inline := _of_group(given, INLINE):
+        raise _refused(
+            inline[0], f"option '{inline[0]}' does not go with '{named}': a key is for a profile's path; leave one out"
+        )
 
 
 def check_batch(options: ReadOptions) -> None:

@@ -17,6 +17,7 @@ from delta_sharing_spark.predicates import coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import CURRENT, call, compare, condition, like, membership, null_test
 from delta_sharing_spark.predicates.lexer import ARITHMETIC, RESERVED, Cursor, Token
+from delta_sharing_spark.predicates.padding import char_length, char_type
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BOOLEAN,
@@ -37,16 +38,17 @@ Operand = Scalar | tree.Expression
 #: A part of the grammar: yields the parts within it, and is sent what they parsed (``_run``).
 Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
+_MARK = "__CHAR_VARCHAR_TYPE_STRING"
 _PRODUCTS = ("*", "/", "%", "DIV")
 _OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
 
 
-def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int | None = None) -> tree.Expression:
+def parse_where(text: str, schema: Struct, *, time_zone: str | None = "UTC", now: int | None = None) -> tree.Expression:
     """Parse a SQL boolean expression in Spark's dialect, bound to the columns of ``schema``.
 
     Args:
         schema: The table's columns, by logical names; compared as Spark does, without case.
-        time_zone: The session zone, in which timestamps without a zone are read.
+        time_zone: The session zone, in which timestamps without a zone are read; None where none is known, and they are refused.
         now: The moment that ``current_timestamp()`` and its like mean, in microseconds since 1970; None refuses them.
 
     Raises:
@@ -131,6 +133,10 @@ class _Parser(Cursor):
         result: Operand
         word = self.peek
         if self.accept("BETWEEN"):
+            if isinstance(value, tree.Column) and char_length(value.type):
+                raise self.outside(
+                    word, "BETWEEN of a CHAR column, beside which Spark pads no bound,", "write >= and <="
+                )
             lower = self._compare(">=", value, (yield self._comparison()), word)
             self.expect("AND")
             result = tree.conjunction([lower, self._compare("<=", value, (yield self._comparison()), word)])
@@ -319,7 +325,7 @@ class _Parser(Cursor):
             parts.append(part.text if part.kind == "word" else part.value)
         if self.peek.is_one_of("("):
             raise self.outside(token, f"the function {'.'.join(parts)}()")
-        return self.bound(token, lambda: resolve(parts, self._schema))
+        return self.bound(token, lambda: resolve(parts, self._schema, takes_char=True))
 
     def _is_column(self, token: Token) -> bool:
         """Whether a word that may mean something else is a column here, as Spark has it."""
@@ -434,11 +440,12 @@ def _run(steps: Steps) -> Operand:
                 return value
 
 
-def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
+def resolve(names: Iterable[str], schema: Struct, *, takes_char: bool = False) -> tree.Column:
     """The column, or field of structs, that a dotted name means.
 
     Args:
         names: The name's parts, outermost first.
+        takes_char: Whether a CHAR column is meant as Spark shows it, padded.
 
     Raises:
         PredicateError: There is no such column, it is not within a struct, or it compares by other rules than bytes.
@@ -460,12 +467,21 @@ def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
             known = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
             raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {known}")
         field = near[0]
-        if "__COLLATIONS" in field.metadata:
-            raise PredicateError(f"the column {field.name!r} has a collation, by which strings are not compared here")
-        if _CHAR.search(str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))):
-            raise PredicateError(
-                f"the column {field.name!r} is CHAR(n), which Spark pads when comparing; filter the DataFrame"
-            )
         path.append(field.name)
         kind = field.type
+        if "__COLLATIONS" in field.metadata:
+            raise PredicateError(
+                f"the column {'.'.join(path)} has a collation, by which strings are not compared here; leave it out of where, and filter "
+                f"what is read by a rule of your own: in pandas df[df[{field.name!r}].str.lower() == 'text']; Spark's df.filter knows the "
+                f"collation"
+            )
+        mark = str(field.metadata.get(_MARK, ""))
+        if _CHAR.search(mark):
+            char = char_type(mark) if takes_char and len(path) == 1 else None
+            if char is None:
+                raise PredicateError(
+                    f"the column {'.'.join(path)} holds CHAR, which Spark pads, within another type; leave it out of where, and filter "
+                    f"what is read: in pandas by str.ljust(n) on both sides, or by Spark's df.filter"
+                )
+            kind = char
     return tree.Column(tuple(path), kind)

@@ -61,12 +61,17 @@ _Item: TypeAlias = "pa.RecordBatch | BaseException | None"
 
 
 class _ReadyBatches:
-    """The batches of one split that were read and not taken, held to some bytes; last its error, or None for its end."""
+    """The batches of one split that were read and not taken, held to some bytes; last its error, or None for its end.
+
+    By queues alone: an exception of a signal handler leaves no lock of theirs taken, as it may leave a condition's.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held = limit, 0
-        self._items: deque[_Item] = deque()
-        self._changed = threading.Condition()
+        self._limit = limit
+        #: Bytes that the worker has put, and those that the consumer has taken.
+        self._put = self._taken = 0
+        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def put(self, batch: pa.RecordBatch, is_over: Callable[[], bool]) -> None:
         """Add a batch, once there is room for it.
@@ -74,41 +79,33 @@ class _ReadyBatches:
         Raises:
             _ConsumerGone: ``is_over`` says that nobody takes it.
         """
-        with self._changed:
-            while not is_over():
-                if self._held < self._limit:
-                    self._held += size_of(batch)
-                    self._add(batch)
-                    return
-                self._changed.wait(0.1)
+        while not is_over():
+            if self._put - self._taken < self._limit:
+                self._put += size_of(batch)
+                self._items.put(batch)
+                return
+            with suppress(queue.Empty):
+                self._room.get(timeout=0.1)
         raise _ConsumerGone
 
     def end(self, error: BaseException | None = None) -> None:
         """Add what comes last, for which there is always room."""
-        with self._changed:
-            self._add(error)
-
-    def _add(self, item: _Item) -> None:
-        self._items.append(item)
-        self._changed.notify_all()
+        self._items.put(error)
 
     def take(self, timeout: float) -> _Item:
         """Wait for the next item.
 
         Raises:
-            TimeoutError: There was none for ``timeout`` seconds.
+            queue.Empty: There was none for ``timeout`` seconds.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._items, timeout):
-                raise TimeoutError
-            item = self._items.popleft()
-            if isinstance(item, pa.RecordBatch):
-                self._held -= size_of(item)
-                self._changed.notify_all()
-            return item
+        item = self._items.get(timeout=timeout)
+        if isinstance(item, pa.RecordBatch):
+            self._taken += size_of(item)
+            self._room.put(None)
+        return item
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._items.qsize()
 
 
 class _Consumer:
@@ -189,7 +186,7 @@ class _Worker(threading.Thread):
         """
         while True:
             # In steps: a wait without end does not see a Ctrl-C that comes as it begins, and on Windows sees none.
-            with awaiting(), suppress(TimeoutError):
+            with awaiting(), suppress(queue.Empty):
                 return self.ready.take(_LOOK_EVERY)
             check_reader()
             if self._process != os.getpid():

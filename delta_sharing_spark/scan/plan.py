@@ -9,8 +9,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+import msgspec
 import numpy as np
 
 from delta_sharing_spark.network.http import json_object
@@ -38,9 +39,21 @@ _FRAME_BYTES = 8
 _VERSION_BYTE = 1
 
 
+class _Rows(TypedDict, total=False):
+    numRecords: Any
+
+
+_decode_rows = msgspec.json.Decoder(_Rows).decode
+
+
 def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
-    rows = (json_object(stats) or {}).get("numRecords") if stats else None
+    if not stats:
+        return None
+    try:
+        rows = _decode_rows(stats).get("numRecords")
+    except (ValueError, RecursionError):
+        rows = (json_object(stats) or {}).get("numRecords")
     return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 
@@ -121,7 +134,7 @@ class ReadSpec:
         prune: Row groups in which no row can pass it are not read; rows are filtered by ``predicate`` alone.
         limit: The maximum number of rows of one split; the face above cuts over splits.
         change_feed: Whether the rows carry change columns.
-        time_zone: The zone that zone-less partition timestamps are read in; empty where only the task can know it.
+        time_zone: The zone that zone-less partition timestamps are read in; None where only the task can know it.
         is_projected: Whether ``full_schema`` leaves columns of the table out (decides how small files are fetched).
         fetch_ahead: Bytes a task may hold fetched and not yet decoded.
         commit_timestamp_long: Whether ``_commit_timestamp`` is given as the protocol's milliseconds (LONG) instead of TIMESTAMP.
@@ -137,7 +150,7 @@ class ReadSpec:
     prune: Expression | None = None
     limit: int | None = None
     change_feed: bool = False
-    time_zone: str = "UTC"
+    time_zone: str | None = "UTC"
     commit_timestamp_long: bool = False
     is_projected: bool = False
     fetch_ahead: int = 64 << 20

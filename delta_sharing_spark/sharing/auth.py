@@ -139,6 +139,18 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
     return replace(profile, bearer_token=value, expiration_time=ends, carried=profile.identity.option)
 
 
+def carried_settings(settings: NetworkSettings, carry: bool | Literal["token"]) -> NetworkSettings:
+    """The settings for executors: with the client's certificate where they are handed the profile, not with a token alone.
+
+    Raises:
+        OptionError: A file of the certificate cannot be read.
+    """
+    certificate = settings.client_certificate
+    if certificate is None:
+        return settings
+    return replace(settings, client_certificate=certificate.with_bytes() if carry is True else None)
+
+
 def is_renewable(profile: Profile) -> bool:
     """Whether another token can be got after a 401."""
     return profile.type.startswith("oauth_") or profile.identity is not None
@@ -303,7 +315,7 @@ def _assertion(profile: Profile) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
             f"the private key {stated.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
-            f"privateKeyFile in the profile"
+            f"privateKeyFile"
         ) from None
     if stated.algorithm in _SIGNING_ALGORITHMS:
         with suppress(jwt.InvalidKeyError, TypeError):

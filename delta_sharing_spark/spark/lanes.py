@@ -24,7 +24,7 @@ from delta_sharing_spark.spark.native import (
     why_no_gateways,
     why_not_in,
 )
-from delta_sharing_spark.spark.register import load_by_python, register_source
+from delta_sharing_spark.spark.register import load_by_python, register_source, use_own_python
 from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
 
 _log = logging.getLogger(__name__)
@@ -150,6 +150,7 @@ def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
 
 def _reach(spark: SparkSession, engine: str) -> Reach:
     """What a session's executors reach for an engine: no gateway for ``python``."""
+    use_own_python(spark)
     return Reach("engine='python'", False) if checked_engine(engine) == "python" else reach_of(spark)
 
 

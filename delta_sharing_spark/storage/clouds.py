@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.http import declared_length, json_object, parse_count
+from delta_sharing_spark.network.bodies import declared_length
+from delta_sharing_spark.network.http import json_object, parse_count
 from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
@@ -180,7 +181,9 @@ class Azure(Cloud):
         return {"x-ms-version": _AZURE_VERSION}
 
     def _container_url(self, location: Location) -> str:
-        return f"{(self._endpoint or f'https://{location.blob_host}').rstrip('/')}/{location.container}"
+        return (
+            f"{(self._endpoint or f'https://{location.blob_host}').rstrip('/')}/{quote(location.container, safe='$')}"
+        )
 
 
 class Google(Cloud):

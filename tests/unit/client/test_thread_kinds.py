@@ -91,7 +91,7 @@ for way in WAYS:
 held = scan.to_record_batch_reader()
 other = read_splits(planned, 4)
 threading.Thread(target=lambda: next(other), daemon=True).start()
-while len(process_end._awaiting) < len(WAYS):
+while len(process_end._awaiting) < 5:
     time.sleep(0.01)
 """
 
@@ -148,7 +148,7 @@ def test_threads_that_python_waits_for_read_to_their_end(
 ) -> None:
     silence = Silence(server)
     process = process_of(FINISHED if kinds == "thread pool" else ASYNC, server, name, flight_uri)
-    killer = threading.Timer(60, process.kill)
+    killer = threading.Timer(120, process.kill)
     killer.start()
     try:
         assert process.stdout is not None
@@ -169,7 +169,7 @@ def test_daemons_and_readers_that_are_held_are_broken_off_without_a_word(
 ) -> None:
     silence = Silence(server)
     process = process_of(BROKEN_OFF, server, name, flight_uri)
-    killer = threading.Timer(60, process.kill)
+    killer = threading.Timer(120, process.kill)
     killer.start()
     try:
         out, err = process.communicate()

@@ -8,7 +8,6 @@ import itertools
 import logging
 import random
 import re
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
@@ -39,11 +39,7 @@ from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from delta_sharing_spark.testing.tables.columns import schema_from_arrow
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
-from canonical import row_texts
-from reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
+from unit.native.reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
     {
@@ -440,8 +436,8 @@ def test_a_limit_has_the_rows_of_the_python_source(client: SharingClient, number
         with served(scan) as (_, plan, address):
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow()), limit
             assert plan.report.files <= whole.plan().report.files
-            counted = plan.counted("counted")
-            assert counted is not None
+            assert plan.planned is not None
+            counted = NativePlan(scan.opened()[1], plan.planned, counts_only=True)
             assert sum(file.rows or 0 for file in counted.files) == min(limit, rows)
 
 

@@ -47,13 +47,14 @@ def ndjson(lines: Iterable[Any]) -> bytes:
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A request as it came; ``has_certificate`` says whether the client showed one."""
 
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
+    has_certificate: bool = False
 
     @property
     def json(self) -> Any:
@@ -71,6 +72,7 @@ class Reply:
     Attributes:
         cut: Bytes of the body that are announced and not sent.
         chunked: With chunks instead of a Content-Length; with ``cut``, without the last chunk.
+        closes: End the body with the connection, as HTTP/1.0 does, instead of telling its length.
         reset: Close the connection with a TCP reset before the answer.
     """
 
@@ -79,6 +81,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     cut: int = 0
     chunked: bool = False
+    closes: bool = False
     reset: bool = False
 
     @property
@@ -172,6 +175,7 @@ class ScriptedServer:
             {k: v[0] for k, v in parse_qs(parts.query, keep_blank_values=True).items()},
             {k.lower(): v for k, v in handler.headers.items()},
             handler.rfile.read(length) if length else b"",
+            isinstance(handler.connection, ssl.SSLSocket) and handler.connection.getpeercert() is not None,
         )
         reply = self._reply(asked)
         if reply.reset:
@@ -189,12 +193,12 @@ class ScriptedServer:
         if reply.chunked:
             handler.send_header("Transfer-Encoding", "chunked")
             sent = b"%x\r\n%s\r\n" % (len(sent), sent) + (b"" if reply.cut else b"0\r\n\r\n")
-        else:
+        elif not reply.closes:
             handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(sent)
         handler.wfile.flush()
-        handler.close_connection = handler.close_connection or bool(reply.cut)
+        handler.close_connection = handler.close_connection or bool(reply.cut) or reply.closes
 
 
 class Clock:

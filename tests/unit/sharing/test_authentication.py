@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -28,7 +27,9 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
+from delta_sharing_spark.sharing.private_key import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
+from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -362,6 +363,11 @@ def jwt_of(server: ScriptedServer, key_file: Path, algorithm: str | None, **more
     }
 
 
+def consent_to(server: ScriptedServer, key_file: Path) -> KeyConsent:
+    """What lets a profile of ``jwt_of`` sign with a key."""
+    return KeyConsent(server.endpoint, server.endpoint, str(key_file), "iss")
+
+
 def _decoded(part: str) -> bytes:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
@@ -378,7 +384,8 @@ def test_an_assertion_is_signed(
 
     issue(server)
     key = write_key(tmp_path / "key.pem", kind)
-    rest = rest_of(server, **jwt_of(server, tmp_path / "key.pem", algorithm, scope="all"))
+    path = tmp_path / "key.pem"
+    rest = rest_of(server, key=consent_to(server, path), **jwt_of(server, path, algorithm, scope="all"))
     (tmp_path / "key.pem").unlink()
     assert pickle.loads(pickle.dumps(rest.profile)) == rest.profile, "an executor asks without the file"
     assert rest.table_version(NAME) == 7
@@ -422,7 +429,7 @@ def test_keys_that_do_not_fit(
     else:
         write_key(path, kind)
     with pytest.raises(ProfileError, match=message) as caught:
-        rest_of(server, **jwt_of(server, path, algorithm)).table_version(NAME)
+        rest_of(server, key=consent_to(server, path), **jwt_of(server, path, algorithm)).table_version(NAME)
     assert "s3cret" not in str(caught.value)
 
 
@@ -453,11 +460,11 @@ def test_no_secret_is_told_anywhere(
     write_key(tmp_path / "key.pem", "rsa")
     secrets = {TOKEN, "cl1ent-s3cret", "p4ss-s3cret", "t1-s3cret", (tmp_path / "key.pem").read_text()[60:120]}
     secrets |= {base64.b64encode(f"me:{s}".encode()).decode() for s in ("cl1ent-s3cret", "p4ss-s3cret")}
-    profiles = [
+    profiles: list[dict[str, Any]] = [
         {},
         oauth_of(server),
         {"shareCredentialsVersion": 2, "type": "basic", "username": "me", "password": "p4ss-s3cret"},
-        jwt_of(server, tmp_path / "key.pem", None),
+        {"key": consent_to(server, tmp_path / "key.pem"), **jwt_of(server, tmp_path / "key.pem", None)},
     ]
 
     def echo(status: int) -> Callable[[Asked], Reply]:

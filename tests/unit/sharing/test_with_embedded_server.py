@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from scripted_server import Clock
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
 from delta_sharing_spark.network.http import NetworkSettings
@@ -24,9 +23,11 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.sharing.scripted_server import Clock
 
 PLAIN, VECTORS = TableName("s.1", "default", "plain"), TableName("S.1", "DEFAULT", "Vectors")
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string())])
@@ -139,10 +140,10 @@ def test_the_next_page_is_asked_for_while_one_is_parsed(
     server.settings.page_size, requests = 1, 3
     monkeypatch.setattr(pages_ahead, "begin", lambda *asked: began.set() or begin(*asked))
 
-    class Sink(list[FileRecord]):
-        def append(self, record: FileRecord) -> None:
+    class Sink(list[FileBlock]):
+        def append(self, block: FileBlock) -> None:
             waited.append(began.is_set())
-            super().append(record)
+            super().append(block)
 
     for held in (1 << 20, 10):
         waited: list[bool] = []
@@ -281,7 +282,8 @@ def test_other_identities(server: SharingServer, clock: Clock, kind: str) -> Non
 def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
-    from test_authentication import jwt_of, write_key
+
+    from unit.sharing.test_authentication import consent_to, jwt_of, write_key
 
     key = write_key(tmp_path / "key.pem", "rsa")
 
@@ -293,5 +295,7 @@ def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path)
 
     server.identity.check_assertion = check
     profile = jwt_of(server, tmp_path / "key.pem", "RS256", tokenEndpoint=server.token_endpoint)  # type: ignore[arg-type]
-    rest = SharingRest(load_profile(profile | {"endpoint": server.endpoint}), NetworkSettings(sleep=clock.sleep))
+    consent = consent_to(server, tmp_path / "key.pem")  # type: ignore[arg-type]
+    profile["endpoint"] = server.endpoint
+    rest = SharingRest(load_profile(profile, key=consent), NetworkSettings(sleep=clock.sleep))
     assert rest.table_version(PLAIN) == 3

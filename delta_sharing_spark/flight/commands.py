@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -160,8 +161,7 @@ def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; raises CommandError where it has a field twice, of which one would not count."""
     tree = dict(fields)
     if len(tree) < len(fields):
-        names = [name for name, _ in fields]
-        twice = max(names, key=names.count)
+        ((twice, _),) = Counter(name for name, _ in fields).most_common(1)
         raise CommandError(f"the command has the field {twice!r} twice; write it once")
     return tree
 

@@ -14,6 +14,8 @@ from delta_sharing_spark.schema.types import backquoted
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]
 
+#: Of an option's text: a million, which is more than 100,000 values of a condition, take seconds to parse.
+MOST_CHARACTERS = 1 << 20
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}\Z")
 _SIZE = re.compile(r"([0-9]{1,30})\s*([a-z]*)\Z")
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30, "t": 40, "tb": 40, "p": 50}

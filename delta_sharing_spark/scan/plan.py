@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
@@ -221,6 +221,11 @@ class Split:
     def nbytes(self) -> int:
         """Bytes of the files, or parts of files, that are read."""
         return sum((part.task.size if part.end is None else part.end) - part.start for part in self.slices)
+
+    def without_columns(self) -> Split:
+        """The same rows without any column: footers tell how many there are, and deletion vectors how many are left."""
+        none = Struct(())
+        return replace(self, spec=replace(self.spec, schema=none, full_schema=none, is_projected=True))
 
 
 #: What opening a file costs, in bytes that could have been read meanwhile: keeps thousands of tiny files apart.

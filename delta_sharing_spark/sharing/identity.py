@@ -99,7 +99,7 @@ def identity_of(options: ReadOptions) -> Identity | None:
     exchange = None
     if options.token_exchange_endpoint is not None:
         exchange = TokenExchange(
-            options.token_exchange_endpoint.rstrip("/"),
+            options.token_exchange_endpoint,
             options.token_exchange_audience,
             options.token_exchange_scope,
             options.token_exchange_client_id,

@@ -205,9 +205,11 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise unreadable_answer(f"the server's answer for {table} has a line that is not JSON", line) from None
+        raise unreadable_answer(
+            no_server(f"the server's answer for {table} has a line that is not JSON"), line
+        ) from None
     if not isinstance(tree, dict):
-        raise unreadable_answer(f"the server's answer for {table} has a line that is not an object", line)
+        raise unreadable_answer(no_server(f"the server's answer for {table} has a line that is not an object"), line)
     return tree
 
 

@@ -385,8 +385,8 @@ class SharingRest:
             answer = read_bytes(self._send(method, path, what, params=params, json=body), what)
             tree = json_object(answer)
             if tree is None:
-                why = f"{what}: the answer is not a JSON object"
-                raise unreadable_answer(why, answer) if answer.strip() else no_server(why)
+                error = no_server(f"{what}: the answer is not a JSON object")
+                raise unreadable_answer(error, answer) if answer.strip() else error
             return tree
 
         return with_retries(self.settings, ask)

@@ -53,7 +53,7 @@ from delta_sharing_spark.network.retry import (
 )
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
 from delta_sharing_spark.redaction import without_secrets
-from delta_sharing_spark.sharing.wire_records import broken, no_server
+from delta_sharing_spark.sharing.wire_records import broken
 
 _T = TypeVar("_T")
 
@@ -103,14 +103,17 @@ _answered: ProcessCache[str, bool] = ProcessCache(_HOSTS)
 
 
 def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
-    """Refuse an endpoint that would send a secret unencrypted, or that is not the start of a URL.
+    """Refuse an endpoint that would send a secret unencrypted, or one of a server that is not the start of a URL.
+
+    Args:
+        what: The profile's field. A token endpoint is a whole URL, and may have a query (RFC 6749, section 3.2).
 
     Raises:
-        ConfigError: The endpoint is neither https nor on loopback, or has a query, a fragment or a user.
+        ConfigError: The endpoint is neither https nor on loopback, or has a fragment, a user, or a query that it may not have.
     """
     try:
         url = parse_url(endpoint)
-        if url.query or url.fragment:
+        if url.fragment or (url.query and what == "endpoint"):
             raise UrlError("it has a query or a fragment")
     except UrlError as why:  # not the text: it may be a token in the wrong place
         raise ConfigError(f"the profile's {what} is not a plain https URL: {why}; check the profile") from None
@@ -302,10 +305,10 @@ def _body_errors(what: str) -> Iterator[None]:
         raise truncated_answer(what, error) from None
 
 
-def unreadable_answer(why: str, text: bytes) -> RetryableError:
-    """The error of an answer with a text in it that is not JSON: damaged on the way, or, the same one again, the server's own."""
+def unreadable_answer(error: ResponseError, text: bytes) -> RetryableError:
+    """The failure of an answer with a text in it that is not JSON: damaged on the way, or, the same one again, the server's own."""
     # A page for people, as of a login, may differ each time.
-    return RetryableError(no_server(why), cause=text if text.lstrip().startswith(b"{") else b"")
+    return RetryableError(error, cause=text if text.lstrip().startswith(b"{") else b"")
 
 
 def truncated_answer(what: str, error: Exception | None = None) -> RetryableError:

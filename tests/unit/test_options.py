@@ -203,6 +203,10 @@ REFUSED_IN_BATCH = [
         {"path": "a.b.c", "gateway": "grpc://h:1", "clientCertificate": "/c"},
         "'clientCertificate' does not go with 'gateway'",
     ),
+    *(
+        ({name: "(" * (1 << 20) + "("}, f"option '{name}' has 1048577 characters; at most 1048576 are read")
+        for name in ("where", "columns", "timestampAsOf", "path")
+    ),
 ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import delta_sharing_spark
@@ -31,10 +32,13 @@ from delta_sharing_spark.errors import (
     SchemaError,
 )
 from delta_sharing_spark.options.values import quoted_column
+from delta_sharing_spark.scan import row_group_reader
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+OFFLINE = {"shareCredentialsVersion": 1, "endpoint": "https://sharing.invalid/x", "bearerToken": "t"}
 
 SCHEMA = pa.schema(
     [("n", pa.int64()), ("p.q", pa.string()), ("s t", pa.struct([("x", pa.int32())])), ("day", pa.string())]
@@ -126,6 +130,30 @@ def test_a_count_from_metadata_reads_no_data(server: SharingServer, table: Share
     assert table.scan(limit=20).count() == 20
     assert server.count("data") == 0
     assert Scan(table, {"Columns": "day,n", "where": "n >= 95"}).count() == 5, "names of options are free of case"
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_count_decodes_no_value(tmp_path: Path, mode: str, vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footers tell the number, and vectors what is left: a dictionary's long value for many rows would be written out for each."""
+    rows, schema = 50_000, pa.schema({"text": pa.string()})
+    table = DeltaTableBuilder(tmp_path / "t", schema, (), {"delta.enableDeletionVectors": "true"})
+    table.append([{"text": None}] * rows)
+    if vectors:
+        table.delete(lambda batch: pa.array([row == 7 for row in range(batch.num_rows)]), deletion_vectors=True)
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * (1 << 20)])
+    pq.write_table(pa.table({"text": values}), file, compression="zstd")
+    for commit in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for add in (action["add"] for action in actions if "add" in action):
+            add["size"] = file.stat().st_size
+            del add["stats"]
+        commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    monkeypatch.setattr(row_group_reader, "_batches", lambda *_: pytest.fail("a row group was decoded"))
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+        assert SharingClient(server.profile(), accessMode=mode).table("sh.sc.t").count() == 50_000 - vectors
 
 
 def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuilder) -> None:
@@ -242,6 +270,56 @@ def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
     for use in uses:
         with pytest.raises(ConfigError, match="is no Spark session; pass the session as spark"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("filters", "where"),
+        ("filter", "where"),
+        ("predicate", "where"),
+        ("columns_names", "columns"),
+        ("column_names", "columns"),
+        ("select", "columns"),
+        ("nrows", "limit"),
+        ("as_of", "version"),
+        ("verson", "version"),
+        ("timestmp", "timestamp"),
+        ("accesMode", "accessMode"),
+    ],
+)
+def test_words_of_others_are_answered_with_ours(word: str, meant: str) -> None:
+    table = SharingClient(OFFLINE).table("a.b.c")
+    with pytest.raises(OptionError, match=f"unknown option '{word}'; did you mean '{meant}'\\?"):
+        table.scan(**{word: "1"})
+
+
+def test_words_of_a_change_feed() -> None:
+    with pytest.raises(OptionError, match="did you mean 'starting_version'"):
+        SharingClient(OFFLINE).table("a.b.c").changes(start_version=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_profile_is_told_as_one(text: str) -> None:
+    with pytest.raises(ProfileError, match="the profile is empty text; give a path or the JSON, or leave it out"):
+        SharingClient(text)
+
+
+def test_a_profile_whose_token_has_ended_warns() -> None:
+    with pytest.warns(
+        UserWarning, match=r"bearer token ended at 2020-01-02 00:00 UTC, as its expirationTime says"
+    ) as told:
+        SharingClient({**OFFLINE, "expirationTime": "2020-01-02T00:00:00Z"})
+    assert told[0].filename == __file__, "it names the line of the user"
+
+
+def test_what_is_no_url_is_not_shown() -> None:
+    """A token that was pasted into the place of the endpoint."""
+    client = SharingClient({**OFFLINE, "endpoint": "pasted-t0ken"})
+    assert repr(client) == "SharingClient('an endpoint that is no URL')"
+    with pytest.raises(ConfigError) as refused:
+        client.list_shares()
+    assert "pasted" not in str(refused.value)
 
 
 @pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])

@@ -79,7 +79,7 @@ def test_version_two_with_a_bearer_token() -> None:
 def test_the_other_types(key_file: Path) -> None:
     oauth = load_profile(OAUTH | {"scope": "all"})
     assert (oauth.token_endpoint, oauth.client_id, oauth.client_secret, oauth.scope) == (
-        "https://login/token",
+        "https://login/token/",
         "me",
         "cl1ent-s3cret",
         "all",

@@ -147,7 +147,8 @@ class _Worker(threading.Thread):
     def begin(self) -> None:
         """Start the thread, or leave the split to the consumer where no thread can be started."""
         try:
-            self.is_for_consumer = self._has_ended = not start(self)
+            if not start(self):
+                self.is_for_consumer = self._has_ended = True
         except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
             self.ready.end(error)
 

@@ -113,3 +113,21 @@ def test_what_is_dropped_half_way_leaves_no_thread(server: BucketServer, name: s
         gc.collect()
         assert time.monotonic() < patience, [_stack(thread) for thread in ours()]
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("name", ["sh.sc.url", "sh.sc.dir"])
+def test_where_no_thread_can_be_started_any_more_the_caller_reads(
+    server: BucketServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Python 3.12, once the main thread has ended."""
+    begin = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("delta-sharing"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    scan = SharingClient(server.profile(), storageEndpoint=server.storage_endpoint).table(name).scan()
+    assert scan.to_arrow().num_rows == len(scan.to_pandas()) == scan.lazy().collect().height == 160
+    assert scan.count() == 160

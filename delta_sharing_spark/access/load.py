@@ -367,6 +367,11 @@ class Load:
         return self._with("limit", option_text(rows))
 
     @property
+    def has_columns(self) -> bool:
+        """Whether the load names its columns, by itself or for all of its recipient's loads."""
+        return self._parsed().columns is not None
+
+    @property
     def limited(self) -> bool:
         """Whether the scan has a limit, its own or that of all of its recipient's loads."""
         return self._parsed().limit is not None

@@ -47,10 +47,11 @@ class DeltaSharingDataSource(DataSource):
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.types import spark_schema_json
+        from delta_sharing_spark.spark.spark_types import as_spark_has
 
         with table_named(self.options.get("path", "")):
             self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
-        return StructType.fromJson(spark_schema_json(self._scan.output))
+        return StructType.fromJson(spark_schema_json(as_spark_has(self._scan).output))
 
     @entrance
     def reader(self, schema: StructType) -> DataSourceReader:

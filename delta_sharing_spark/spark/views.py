@@ -20,6 +20,7 @@ from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark.lanes import frame_of
+from delta_sharing_spark.spark.narrowed_loads import completed, of_readable
 from delta_sharing_spark.spark.session_settings import checked_session, in_session
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,8 @@ def _create(spark: SparkSession, views: Mapping[str, _Source], strict: bool) -> 
         try:
             if failure is not None:
                 raise failure
-            frame_of(scan, spark, views[view][1]).createOrReplaceTempView(view)
+            readable = of_readable(scan)
+            completed(frame_of(readable, spark, views[view][1]), readable).createOrReplaceTempView(view)
         except DeltaSharingError as error:
             if strict:
                 raise
@@ -110,7 +112,7 @@ def _create(spark: SparkSession, views: Mapping[str, _Source], strict: bool) -> 
 def _failure(scan: Load) -> DeltaSharingError | None:
     """Resolve a scan; returns why that failed, if it did."""
     try:
-        scan.resolved()
+        of_readable(scan)
     except DeltaSharingError as error:
         return error
     return None

@@ -58,9 +58,6 @@ NOT_ON_THE_LOWEST = [
         f"native/test_native_files.py::test_files_that_spark_would_read_otherwise_are_rewritten[{way}-variant_shredded]"
         for way in ("alone", "joined", "joined, fetched in parts")
     ),
-    # Of requests before 2.32 no connection is taken: it keeps them itself.
-    "storage/test_kept_connections.py",
-    "storage/test_http_source.py::test_a_network_that_goes_away_under_a_kept_connection_is_tried_again",
     # Days beyond Python's are an OverflowError of pandas; sizes of files in a notebook's output differ by bytes.
     "client/test_unfit_values.py::test_what_holds_far_days",
     "client/test_examples.py",
@@ -301,7 +298,8 @@ def peers(session: nox.Session) -> None:
         session.run("python", "-m", "venv", str(folder))
         session.run(str(folder / "bin" / "pip"), "install", "-q", "delta-sharing>=1.4", external=True)
     python = str(folder / "bin" / "python")
-    session.run("python", "tests/peers/run.py", "--reference-python", python, *session.posargs, env=env)
+    with session.chdir("tests"):
+        session.run("python", "-m", "peers.run", "--reference-python", python, *session.posargs, env=env)
 
 
 @nox.session(name="beside-jvm")

@@ -35,7 +35,6 @@ from tpch_queries import QUERIES
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cluster import HERE, MACHINES, NAMESPACES, java_class, machines, wait_for
-
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 

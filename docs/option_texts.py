@@ -35,7 +35,10 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
                 type="`off`, `query`",
             ),
             "responseFormat": Text(
-                "Ask the server for this format only. Left out, the server chooses.", default="negotiated"
+                "Ask the server for this format only. Left out, the server chooses for the newest version; versions, moments and ranges are "
+                "asked for in the delta format. A parquet answer that cannot say what a table needs (column mapping, deletion vectors) "
+                "is refused.",
+                default="negotiated",
             ),
         },
     ),

@@ -56,6 +56,7 @@ HEAD = """# The tests
   by directory, by Flight and by the lane, and no other suite needs to.
 - What a user of Spark sees is in `spark/`. It runs on a classic session. It is marked `connect` where the session's side differs over
   Connect: what the client does, how an error is shown, who knows a setting; `connect_only` where it is nothing on a classic one.
+- Suites are packages, and a helper is imported by its whole name: `from unit.access.loopback import ...`. Two modules may share a name.
 - A test waits by the clock that is handed in (`NetworkSettings(sleep=, clock=)`), or until something has happened; never for a time.
 - Hypothesis draws examples of many choices by `support/drawing.py`, each whole; a session of a test's own takes
   `support.INTERPRETED` and `PRELOADED_WORKERS`, unless its own start is what is tested.

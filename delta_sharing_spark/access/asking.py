@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 from delta_sharing_spark.errors import (
     AddressError,
@@ -18,8 +17,9 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
     VersionError,
 )
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.urls import host_name
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
@@ -66,8 +66,8 @@ def transport_of(options: ReadOptions) -> NetworkSettings:
 def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:
     """How data requests are sent, for a profile's server."""
     return HttpPolicy(
-        local_server=is_loopback(urlsplit(profile.endpoint).hostname),
-        allowed_hosts=tuple(h.lower() for h in options.allowed_data_hosts),
+        local_server=is_on_loopback(profile.endpoint),
+        allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
         read_timeout=_silence_of_storage(options),
         caller_org=options.caller_org,
         engine=_engine(),
@@ -102,9 +102,17 @@ def _silence_of_storage(options: ReadOptions) -> float:
     return min(options.read_timeout, max(options.connect_timeout, options.retry_timeout / 2))
 
 
-def response_formats(options: ReadOptions) -> tuple[str, ...]:
-    """The response formats to ask for, preferred first."""
-    return (options.response_format,) if options.response_format else FORMATS
+def response_formats(options: ReadOptions, *, of_versions: bool = False) -> tuple[str, ...]:
+    """The response formats to ask for, preferred first.
+
+    Args:
+        of_versions: Whether a version, a moment or a range is asked for: that needs the delta format where a server that may
+            choose would look at the newest version alone.
+    """
+    if options.response_format:
+        return (options.response_format,)
+    travels = options.version_as_of is not None or options.timestamp_as_of is not None
+    return FORMATS[:1] if of_versions or travels else FORMATS
 
 
 def iso(moment: datetime | None) -> str | None:

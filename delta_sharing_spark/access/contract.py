@@ -138,10 +138,9 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
     for column in earlier.schema.fields:
         known, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
         why = None
-        if known is None:
-            if namesake is not None and feed.mapping != earlier.mapping:
-                why = "files hold it by another name there (the column mapping differs)"
-        elif (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
+        if feed.mapping == "none" != earlier.mapping and known is not namesake:
+            why = "files hold it by another name there (the column mapping was taken off)"
+        elif known is not None and (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
             why = "it is a partition column in one and not in the other"
         if why is not None:
             raise SchemaError(
@@ -535,7 +534,7 @@ class FilePruner:
         if scan.prune is not None:
             from delta_sharing_spark.predicates.file_skipping import FileSkipping
 
-            zone = scan.options.zone
+            zone = scan.options.time_zone
             self._skipping = FileSkipping(scan.prune, scan.columns, scan.shape.partition_columns, time_zone=zone)
 
     @property
@@ -563,6 +562,10 @@ class FilePruner:
         if self._listed is not None:
             self._listed(1)
         return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
+
+    def begin(self) -> None:
+        """Count anew: files are listed from the beginning."""
+        self._skipped.clear()
 
     def count(self, reason: SkipReason, files: int) -> None:
         """Count files that were skipped for a reason."""

@@ -313,8 +313,7 @@ class Load:
         if zone is not None:
             ours["timeZone"] = zone
         parsed = parse_options(overridden(ours, self.table.client.load_options(self.table.name, self.options)))
-        # Outside Spark conditions and partition values that name no zone are in UTC, as other readers without a session have it.
-        return parsed if parsed.time_zone else replace(parsed, time_zone="UTC")
+        return parsed.outside_spark()
 
     def select(self, *columns: str | Sequence[str]) -> Self:
         """The same scan with these columns only, in this order: names, or one list of names.

@@ -383,7 +383,7 @@ def _build(negotiated: NegotiatedTable, state: TableState) -> ResolvedScan:
         from delta_sharing_spark.predicates.sql import parse_where
         from delta_sharing_spark.predicates.tree import referenced_columns
 
-        predicate = parse_where(options.where, columns, time_zone=options.zone, now=options.loaded_at)
+        predicate = parse_where(options.where, columns, time_zone=options.time_zone, now=options.loaded_at)
         check_types(select_paths(columns, referenced_columns(predicate)), columns, str(negotiated.table))
     check_types(output, columns, str(negotiated.table))
     return ResolvedScan(

@@ -146,7 +146,7 @@ def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
         prune=scan.prune,
         limit=options.limit,
         change_feed=options.read_change_feed,
-        time_zone=options.zone,
+        time_zone=options.time_zone,
         commit_timestamp_long=options.commit_timestamp_type == "long",
         is_projected=len(full.fields) < len(scan.columns.fields),
         fetch_ahead=max(8 << 20, options.memory_budget),

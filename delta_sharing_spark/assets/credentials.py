@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.directory.access import TOKENS, StorageToken, issue, storage_for
 from delta_sharing_spark.errors import AccessModeError, CredentialError, ResponseError
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, Record, asset_credentials
 from delta_sharing_spark.sharing.auth import carried_profile
@@ -90,7 +89,7 @@ def place_of(rest: SharingRest, asset: AssetName, record: Record, settings: Stor
             f"{asset} lies at {text!r}, whose scheme {scheme_of(text) or 'none'!r} is not read; those that are: {', '.join(SCHEMES)}"
         )
     root = parse_location(text)
-    if root.kind == "local" and not is_loopback(urlsplit(rest.profile.endpoint).hostname):
+    if root.kind == "local" and not is_on_loopback(rest.profile.endpoint):
         raise AccessModeError(
             f"{asset} lies at {root}, a local path, which is read only for a sharing server on this machine; ask the provider"
         )

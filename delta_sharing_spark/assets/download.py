@@ -6,7 +6,6 @@ Nothing is written outside the directory that was named.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from delta_sharing_spark.errors import AddressError, ConfigError, CorruptFileErr
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.storage.locations import StoredObject
+from delta_sharing_spark.storage.own_files import followed, hidden_name, is_of_user, open_own, publish
 from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.storage.ranges import Range, cut
 from delta_sharing_spark.storage.transfer import FileVersion
@@ -32,9 +32,6 @@ from delta_sharing_spark.storage.transfer import FileVersion
 PIECE = 8 << 20
 #: Seconds between two notes of which pieces have arrived, each after they are on the disk.
 _NOTED_EVERY = 2.0
-_FLAGS = (
-    os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-)
 #: Requests under way at once.
 AT_ONCE = 8
 #: Seconds that requests which were broken off have to end.
@@ -56,11 +53,12 @@ class ArrivingFile:
     def __init__(self, place: Place, file: StoredObject, target: Path) -> None:
         self.file, self.target = file, target
         self.pieces = cut(Range(0, file.size), PIECE) or [Range(0, 0)]
-        hidden = hidden_name(target.name)
-        self._part, self._journal = target.with_name(hidden), target.with_name(hidden + "-journal")
+        #: The file that arrives, and what tells which pieces have: under fresh names where others' files have theirs.
+        self._part, self._journal = (target.with_name(name) for name in _hidden_names(target.name))
         self._place = place
         self._lock = threading.Lock()
         self._descriptor: int | None = None
+        self._journal_descriptor: int | None = None
         self._version: FileVersion = place.version(file)
         self._done: set[int] = set()
         self._unnoted: list[int] = []
@@ -103,32 +101,41 @@ class ArrivingFile:
         with self._lock, suppress(OSError):
             if self._descriptor is None:
                 return
-            if len(self.pieces) > 1 and not self._has_changed:
-                self._note()
-            else:  # what has arrived is of another version than what follows: the next download begins anew
-                self._journal.unlink(missing_ok=True)
-                self._part.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
+            is_found_again = (self._part.name, self._journal.name) == _hidden_names(self.target.name)
+            try:
+                if len(self.pieces) > 1 and not self._has_changed and is_found_again:
+                    self._note()
+                else:  # what has arrived is of another version than what follows, or stands under a fresh name
+                    self._forget_journal()
+                    self._part.unlink(missing_ok=True)
+            finally:
+                self._close()
 
     def _begin(self) -> None:
-        self._descriptor = os.open(self._part, _FLAGS, 0o666)
-        _lock_alone(self._descriptor)
-        is_begun = len(self.pieces) > 1 and os.fstat(self._descriptor).st_size == self.file.size
+        self._descriptor, self._part = open_own(self._part)
+        if len(self.pieces) > 1:
+            self._journal_descriptor, self._journal = open_own(self._journal)
+        is_begun = os.fstat(self._descriptor).st_size == self.file.size
         self._done, etag = self._arrived_before() if is_begun else (set(), None)
-        if not self._done:
-            self._journal.unlink(missing_ok=True)
+        if not self._done and self._journal_descriptor is not None:
+            os.ftruncate(self._journal_descriptor, 0)
         self._version = self._place.version(self.file, etag)
         # A file that is not synchronised must not have its length before its bytes: a power cut would leave zeros.
         os.ftruncate(self._descriptor, self.file.size if len(self.pieces) > 1 else 0)
 
     def _arrived_before(self) -> tuple[set[int], str | None]:
         """The pieces that an earlier download of the same file has noted, and the file's ETag then."""
+        if self._journal_descriptor is None:
+            return set(), None
         try:
-            text = self._journal.read_text(encoding="utf-8")
-            head, *lines = text[: text.rindex("\n")].split("\n")  # a number that was cut off may be another one
+            with open(self._journal_descriptor, "rb", closefd=False) as journal:
+                data = journal.read()
+            end = data.rindex(b"\n")
+            head, *lines = data[:end].decode().split("\n")
             told = json.loads(head)
             if told["of"] == self._identity and isinstance(told["etag"], str):
+                # A number that was cut off may be another one, by itself or with what is noted next.
+                os.ftruncate(self._journal_descriptor, end + 1)
                 return {int(line) for line in lines if line.isdecimal()} & set(range(len(self.pieces))), told["etag"]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # no journal, or none that tells for certain: it begins anew
@@ -140,26 +147,39 @@ class ArrivingFile:
 
     def _note(self) -> None:
         assert self._descriptor is not None
-        if self._version.etag is None:
+        if self._version.etag is None or self._journal_descriptor is None:
             return  # nothing would tell that the file is the same at the next download
         os.fsync(self._descriptor)
-        if not self._journal.exists():
-            head = json.dumps({"of": self._identity, "etag": self._version.etag})
-            self._unnoted = sorted(self._done)
-            self._journal.write_text(head + "\n", encoding="utf-8")
-        with self._journal.open("a", encoding="utf-8") as journal:
-            journal.writelines(f"{number}\n" for number in self._unnoted)
+        lines = [str(number) for number in self._unnoted]
+        if not os.fstat(self._journal_descriptor).st_size:
+            lines = [json.dumps({"of": self._identity, "etag": self._version.etag}), *map(str, sorted(self._done))]
+        with open(self._journal_descriptor, "a", encoding="utf-8", closefd=False) as journal:
+            journal.writelines(f"{line}\n" for line in lines)
         self._unnoted, self._noted = [], time.monotonic()
 
     def _finish(self) -> None:
         assert self._descriptor is not None
         if len(self.pieces) > 1:
             os.fsync(self._descriptor)
-        os.close(self._descriptor)
-        self._descriptor = None
-        os.utime(self._part, ns=(self.file.modified_ms * 1_000_000,) * 2)
-        os.replace(self._part, self.target)
-        self._journal.unlink(missing_ok=True)
+        os.utime(
+            self._descriptor if os.utime in os.supports_fd else self._part, ns=(self.file.modified_ms * 1_000_000,) * 2
+        )
+        self._forget_journal()
+        whole, self._descriptor = self._descriptor, None
+        publish(whole, self._part, self.target)
+
+    def _forget_journal(self) -> None:
+        if self._journal_descriptor is not None:
+            os.ftruncate(self._journal_descriptor, 0)
+            os.close(self._journal_descriptor)
+            self._journal_descriptor = None
+            self._journal.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        for descriptor in (self._descriptor, self._journal_descriptor):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._descriptor = self._journal_descriptor = None
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -177,21 +197,9 @@ class ArrivingFile:
             ) from None
 
 
-def hidden_name(name: str) -> str:
-    """Under which name a file lies beside its place until it is whole; not longer than any other."""
-    return f".{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:20]}.arriving"
-
-
-def _lock_alone(descriptor: int) -> None:
-    """Keep two downloads from writing one file, where the system has locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OSError(errno.EBUSY, "another download is writing it") from None
+def _hidden_names(name: str) -> tuple[str, str]:
+    """The names of a file that arrives and of its journal."""
+    return hidden_name(name, "arriving"), hidden_name(name, "arriving-journal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +244,11 @@ def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bo
     wanted = {name: file for name, file in files.items() if not _is_present(directory / name, file)}
     in_the_way = [name for name in wanted if os.path.lexists(directory / name)]
     if in_the_way and not replace:
+        first = directory / in_the_way[0]
+        is_theirs = not is_of_user(os.lstat(first))
         raise ConfigError(
-            f"{directory / in_the_way[0]} exists and differs from what is shared"
-            f"{f', and {len(in_the_way) - 1:,} others do' if len(in_the_way) > 1 else ''}; download to another directory, or replace it"
+            f"{first} {'belongs to another user' if is_theirs else 'exists and differs from what is shared'}"
+            f"{f', and {len(in_the_way) - 1:,} others are in the way' if len(in_the_way) > 1 else ''}; download to another directory, or replace it"
         )
     total = sum(file.size for file in wanted.values())
     _make_directories(directory, list(wanted))
@@ -277,13 +287,18 @@ def _fetch(arriving: list[ArrivingFile], count: Callable[[int], object] | None) 
 
 
 def _is_present(target: Path, file: StoredObject) -> bool:
-    """Whether a file of this size and time is there, as a download leaves it; a link is none."""
+    """Whether a file of this size and time is there, as a download of this user's leaves it; a link is none."""
     try:
         stat = os.lstat(target)
     except OSError:
         return False
     is_file = os.path.isfile(target) and not os.path.islink(target)
-    return is_file and stat.st_size == file.size and stat.st_mtime_ns // 1_000_000_000 == file.modified_ms // 1000
+    return (
+        is_file
+        and is_of_user(stat)
+        and stat.st_size == file.size
+        and stat.st_mtime_ns // 1_000_000_000 == file.modified_ms // 1000
+    )
 
 
 def _check_name(place: Place, file: StoredObject) -> None:
@@ -318,13 +333,13 @@ def _check_names(place: Place, names: list[str]) -> None:
 
 def _beside(name: str, hidden: set[str]) -> bool:
     directory, slash, own = name.rpartition("/")
-    return not {f"{directory}{slash}{hidden_name(own)}", f"{directory}{slash}{hidden_name(own)}-journal"}.isdisjoint(
-        hidden
-    )
+    return any(f"{directory}{slash}{name}" in hidden for name in _hidden_names(own))
 
 
 def _make_directories(root: Path, names: list[str]) -> None:
     """Make the directories of files below ``root``, which may be anywhere; below it no link is followed."""
+    if followed(root).is_symlink():
+        raise FileError(f"{root} is another user's link, and is not written through; download to another directory")
     try:
         root.mkdir(parents=True, exist_ok=True)
         made = {name[:end] for name in names for end, mark in enumerate(name) if mark == "/"}

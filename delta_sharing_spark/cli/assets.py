@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,8 @@ from delta_sharing_spark.sharing.rest import SharingRest
 
 if TYPE_CHECKING:
     from delta_sharing_spark.assets.asset import Asset
-    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.cli.terminal import raw_output
+from delta_sharing_spark.client import SharingClient
 
 _COPIED = 1 << 20
 #: A slash between backquotes is part of a name.
@@ -110,10 +110,9 @@ def cat(client: SharingClient, address: AssetAddress, kind: str | None) -> None:
     asset, path, _ = opened(client, address.name, address.path, kind)
     if asset is None:
         raise ConfigError(f"model {address.name} has files by version: write {address.name}/VERSION/PATH")
-    with asset.open(path) as file:
+    with asset.open(path) as file, raw_output() as out:
         while data := file.read(_COPIED):
-            sys.stdout.buffer.write(data)
-    sys.stdout.flush()
+            out.write(data)
 
 
 def download(client: SharingClient, address: AssetAddress, arguments: Namespace) -> dict[str, Any]:

@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
 import re
-import shlex
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark._version import __version__
+from delta_sharing_spark.cli.completion import SHELLS, completion_script
+from delta_sharing_spark.cli.terminal import fit_json, print_json, raw_output, styled, write_table
 from delta_sharing_spark.errors import (
     ConfigError,
     DeltaSharingError,
     NetworkError,
     NotFoundError,
     UnavailableError,
-    printable_json,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -142,6 +141,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     download.add_argument("--limit", type=_positive, metavar="ROWS", help="at most so many rows")
     download.add_argument("--force", action="store_true", help="replace the file if it exists")
+    download.add_argument(
+        "--formulas-as-text",
+        action="store_true",
+        help="in CSV, put ' before text that a spreadsheet would run as a formula (=, +, -, @); it is kept as shared otherwise",
+    )
     download.set_defaults(run=_download)
 
     for command in (schema, head, count, download):
@@ -205,7 +209,7 @@ def _ls(arguments: argparse.Namespace) -> int:
         left = None if left is None else max(0, left - len(items))
     if arguments.json:
         kinds = ((kind, item) for kind, items in groups.items() for item in items)
-        _print_json([{**({"kind": kind} if kind else {}), **_plain(item)} for kind, item in kinds])
+        print_json([{**({"kind": kind} if kind else {}), **_plain(item)} for kind, item in kinds])
         return DONE
     for kind, items in groups.items():
         if kind and items:
@@ -269,7 +273,7 @@ def _schema(arguments: argparse.Namespace) -> int:
 
     schema = _scan(arguments).schema
     if arguments.json:
-        _print_json(spark_schema_json(schema))
+        print_json(spark_schema_json(schema))
         return DONE
     write_table(text_table(["column", "type", "", "comment"], schema.rows()), sys.stdout)
     return DONE
@@ -284,7 +288,7 @@ def _head(arguments: argparse.Namespace) -> int:
         rows = as_text(reader, str(scan.table))
         if arguments.json:
             for batch in rows:
-                sys.stdout.writelines(f"{_escaped(line)}\n" for line in json_lines(batch))
+                sys.stdout.writelines(f"{fit_json(line)}\n" for line in json_lines(batch))
         else:
             write_table(text_table(reader.schema.names, list(cells(rows))), sys.stdout)
     return DONE
@@ -293,7 +297,7 @@ def _head(arguments: argparse.Namespace) -> int:
 def _count(arguments: argparse.Namespace) -> int:
     rows = _scan(arguments).count()
     if arguments.json:
-        _print_json({"count": rows})
+        print_json({"count": rows})
     else:
         sys.stdout.write(f"{rows}\n")
     return DONE
@@ -308,23 +312,25 @@ def _download(arguments: argparse.Namespace) -> int:
     if files is not None:
         told = download_files(_client(arguments, files.profile), files, arguments)
         if arguments.json:
-            _print_json(told)
+            print_json(told)
         else:
-            sys.stdout.write(f"{told['to']}: {told['files']:,} files, {told['bytes']:,} bytes\n")
+            sys.stdout.write(f"{printable(told['to'])}: {told['files']:,} files, {told['bytes']:,} bytes\n")
         return DONE
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
+    formulas = {"formulas_as_text": arguments.formulas_as_text}
     if to_standard_output:
-        write_batches(scan.to_record_batch_reader(), sys.stdout.buffer, format, str(scan.table))
+        with raw_output() as out:
+            write_batches(scan.to_record_batch_reader(), out, format, str(scan.table), **formulas)
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with _handled(_leave, *_endings()), whole_file(target, replace=arguments.force) as out:
-        rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
+        rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table), **formulas)
     if arguments.json:
-        _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
+        print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:
-        sys.stdout.write(f"{target}: {rows:,} rows, {target.stat().st_size:,} bytes\n")
+        sys.stdout.write(f"{printable(str(target))}: {rows:,} rows, {target.stat().st_size:,} bytes\n")
     return DONE
 
 
@@ -364,19 +370,6 @@ def _plain(item: Any) -> dict[str, Any]:
 
     told = {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(_escaped(printable_json(value)) + "\n")
-
-
-def _escaped(text: str) -> str:
-    """JSON as standard output can hold it: by JSON's own escapes where its encoding is one of few characters."""
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], text)
-    return text
 
 
 def _completion(arguments: argparse.Namespace) -> int:
@@ -485,93 +478,3 @@ def _endings() -> list[int]:
 def _leave(number: int, _: object) -> None:
     """End the process as a signal would, but for what it has begun to write, which is removed."""
     raise SystemExit(128 + number)
-
-
-_STYLES = {"error": "\x1b[1;31m", "bold": "\x1b[1m", "dim": "\x1b[2m"}
-_PLAIN = "\x1b[0m"
-
-
-def is_coloured(stream: TextIO) -> bool:
-    """Whether to colour: a terminal that can, and neither ``NO_COLOR`` (no-color.org) nor a dumb terminal."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def styled(text: str, style: str, stream: TextIO) -> str:
-    """``text`` for ``stream``: as an ``error``, ``bold`` or ``dim``, or as it stands where there is no colour."""
-    return f"{_STYLES[style]}{text}{_PLAIN}" if text and is_coloured(stream) else text
-
-
-def write_table(text: str, stream: TextIO) -> None:
-    """Write an aligned table: on a terminal its header is bold, its rule dim, and lines end at the edge."""
-    lines = text.split("\n")
-    if stream.isatty():
-        width = shutil.get_terminal_size().columns
-        lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    if len(lines) > 2:
-        lines[0], lines[1] = styled(lines[0], "bold", stream), styled(lines[1], "dim", stream)
-    stream.write("\n".join(lines) + "\n")
-
-
-PROGRAM = "delta-sharing-spark"
-SHELLS = ("bash", "zsh", "fish")
-
-
-def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script to be evaluated by ``shell``: commands, their options and the options' choices; else file names."""
-    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    commands = next(actions).choices
-    if shell == "fish":
-        return _fish(commands)
-    script = _bash(commands)
-    return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
-
-
-def _options_of(command: argparse.ArgumentParser) -> list[tuple[Sequence[str], argparse.Action]]:
-    return [(action.option_strings, action) for action in command._actions if action.option_strings]
-
-
-def _bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    cases = []
-    for name, command in commands.items():
-        words = [word for names, _ in _options_of(command) for word in names]
-        for names, action in _options_of(command):
-            if action.choices:
-                choices = " ".join(map(str, action.choices))
-                cases.append(f'        {name}:{f"|{name}:".join(names)}) words="{choices}"; typed=1 ;;')
-        positional = next((a for a in command._actions if not a.option_strings and a.choices), None)
-        if positional is not None and positional.choices is not None:
-            words += map(str, positional.choices)
-        cases.append(f'        {name}:*) words="{" ".join(words)}" ;;')
-    lines = "\n".join(cases)
-    return f"""_delta_sharing_spark() {{
-    local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} words="" typed=""
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "{" ".join(commands)} --help --version" -- "$current"))
-        return
-    fi
-    case "${{COMP_WORDS[1]}}:$previous" in
-{lines}
-    esac
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-    if [ -z "$typed" ] && [ "${{current#-}}" = "$current" ]; then
-        COMPREPLY+=($(compgen -f -- "$current"))
-    fi
-}}
-complete -o filenames -F _delta_sharing_spark {PROGRAM}
-"""
-
-
-def _fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    lines = []
-    for name, command in commands.items():
-        summary = shlex.quote(command.description or "")
-        lines.append(f"complete -c {PROGRAM} -n __fish_use_subcommand -a {name} -d {summary}")
-        for names, action in _options_of(command):
-            flags = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in names)
-            choices = f" -x -a {shlex.quote(' '.join(map(str, action.choices)))}" if action.choices else ""
-            takes = " -r" if action.nargs != 0 and not choices else ""
-            text = shlex.quote((action.help or "").replace("%(prog)s", PROGRAM))
-            lines.append(
-                f"complete -c {PROGRAM} -n '__fish_seen_subcommand_from {name}' {flags}{takes}{choices} -d {text}"
-            )
-    return "\n".join(lines) + "\n"

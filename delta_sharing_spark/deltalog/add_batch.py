@@ -56,6 +56,11 @@ class AddBatch:
     def num_rows(self) -> int:
         return len(self.paths)
 
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return pc.sum(self.sizes).as_py() or 0
+
     def filter(self, keep: npt.NDArray[np.bool_] | pa.BooleanArray) -> AddBatch:
         """The files for which ``keep`` is true (null is false)."""
         mask = keep if isinstance(keep, pa.Array) else columns.mask(keep)

@@ -290,6 +290,16 @@ class Checkpoint:
         except _PARQUET_ERRORS as error:
             raise self._corrupt(path, str(error)) from error
 
+    @property
+    def num_actions(self) -> int:
+        """Actions in all its files; valid after ``adds``."""
+        own = sum(bool(line.strip()) for line in self._json(self._files.paths[0]).split(b"\n")) if self._is_json else 0
+        return own + sum(footer.metadata.num_rows for footer in self._footers.values())
+
+    def contradiction(self, path: str, what: str) -> LogError:
+        """The error of a checkpoint that has other contents than ``path``, another file of the log, says."""
+        return self._corrupt(self._files.paths[0], f"it has {what}, as {path} says")
+
     def _corrupt(self, path: str, why: str) -> LogError:
         for opened in (self._large, self._footers):  # should it be read again, it is opened anew
             opened.pop(path, None)
@@ -297,6 +307,7 @@ class Checkpoint:
             f"the checkpoint of version {self.version} of {self._table} cannot be read: {path}: {why}; "
             f"ask the provider to checkpoint the table again",
             file=path,
+            in_checkpoint=True,
         )
 
 
@@ -327,7 +338,7 @@ def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | 
     elif "stats_parsed" in names:
         parsed = add.field("stats_parsed").type
         # Bounds of old dates would be those of other days.
-        is_julian = footer.julian("") is not None
+        is_julian = footer.julian(None) is not None
         for field in parsed if pa.types.is_struct(parsed) else ():
             prefix = f"add.stats_parsed.{field.name}"
             if not pa.types.is_struct(field.type) or (stats_columns is None and not is_julian):

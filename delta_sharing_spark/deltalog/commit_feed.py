@@ -21,8 +21,10 @@ from delta_sharing_spark.deltalog.actions import (
     vector_from,
     whole_count,
 )
+from delta_sharing_spark.deltalog.cleaned_log import gone, head_at
+from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
-from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
+from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
@@ -76,12 +78,12 @@ def load_commits(
         LogError: A hole, or a corrupt commit.
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
-    newest = load_head(store, table=table)
+    newest = load_head(store, table=table, gate=False)  # versions before one that asks for more can be read
     if start == newest.version + 1:
         return
     versions = range(start, (newest.version if end is None else min(end, newest.version)) + 1)
     head = before if before is not None and before.version == start - 1 else None
-    head = head or (newest if start == newest.version else _head_at(store, start, table))
+    head = head or head_at(store, start, table)
     times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
     paths = [in_log(commit_name(version)) for version in versions]
     with CallingThreads(READERS) as threads:
@@ -95,8 +97,7 @@ def load_commits(
             if feed:
                 if not head.metadata.is_enabled(CHANGE_DATA_FEED):
                     raise VersionError(
-                        f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
-                        f"ask for a range in which it is on"
+                        f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there"
                     )
                 since = in_commit_since(head.metadata)
                 if since is not None and version >= since and commit.in_commit is not None:
@@ -108,31 +109,11 @@ def load_commits(
             yield CommitFiles(version, head, has_new_head, tasks, 0 if feed else len(commit.removes), commit.time)
 
 
-def _head_at(store: LogStore, version: int, table: str) -> Head:
-    try:
-        return load_head(store, version=version, table=table)
-    except VersionError:
-        raise
-    except LogError as error:
-        try:
-            store.info(in_log(commit_name(version)))
-        except (FileNotFoundError, PermissionError):
-            raise _gone(table, version) from error
-        raise
-
-
 def _read(store: LogStore, table: str, path: str) -> bytes:
     try:
         return store.read(path)
     except (FileNotFoundError, PermissionError):
-        raise _gone(table, int(path.rpartition("/")[2].partition(".")[0])) from None
-
-
-def _gone(table: str, version: int) -> VersionError:
-    return VersionError(
-        f"version {version} of {table} is no longer in its log ({in_log(commit_name(version))} cannot be read); "
-        f"start at a later version"
-    )
+        raise gone(store, int(path.rpartition("/")[2].partition(".")[0]), table) from None
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
@@ -252,7 +233,6 @@ class _Commit:
 
     def _corrupt(self, why: str) -> LogError:
         return LogError(
-            f"commit {self.version} of {self._table} ({self._path}) is corrupt: {why}; ask the provider to repair the "
-            f"table, or read a later version",
+            f"commit {self.version} of {self._table} ({self._path}) is corrupt: {why}; ask the provider to repair the table",
             file=self._path,
         )

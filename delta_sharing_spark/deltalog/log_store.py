@@ -24,7 +24,7 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.deltalog.segment import CheckpointFiles
-from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, StoredObject, parse_location
@@ -152,6 +152,8 @@ class CachedLogStore:
 
     Attributes:
         checkpoints: The checkpoint that was read last: most versions that are read later begin with it as well.
+        hinted: By version of a checkpoint, how many files and actions ``_last_checkpoint`` said that it has.
+        damaged: Checkpoints that could not be read, and why: what is read later does without them.
     """
 
     def __init__(self, store: LogStore, *, kept_bytes: int = _KEPT_BYTES) -> None:
@@ -162,6 +164,8 @@ class CachedLogStore:
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self.checkpoints: ProcessCache[CheckpointFiles, Checkpoint] = ProcessCache(1)
+        self.hinted: ProcessCache[int, tuple[int | None, int | None]] = ProcessCache(4)
+        self.damaged: dict[CheckpointFiles, LogError] = {}
         self._absent: dict[str, OSError] = {}
         self._listings: dict[str, tuple[str, list[StoredObject] | None]] = {}
         self._infos: dict[str, StoredObject] = {}

@@ -161,6 +161,11 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
+def checksum_name(version: int) -> str:
+    """The file name of a version's checksum (Delta protocol, "Version Checksum File")."""
+    return f"{version:020d}.crc"
+
+
 def checkpoint_names(version: int, parts: int = 0) -> list[str]:
     """The file names of a classic checkpoint, or of one of ``parts`` parts."""
     if not parts:

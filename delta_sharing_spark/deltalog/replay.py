@@ -1,21 +1,18 @@
-"""Replays a version of a table from its log: protocol, metadata and live files (Delta protocol, "Action Reconciliation"), and the time
-of its commit ("In-Commit Timestamps").
+"""Replays a version of a table from its log: protocol, metadata and live files (Delta protocol, "Action Reconciliation").
 
-A version that keeps its own timestamp has it in its ``commitInfo``. Any other has its commit file's modification time,
-moved up where needed so that time grows with versions, as Delta Lake does.
+Where a checkpoint is damaged, the version is replayed from an earlier one or from the commits, if they are there.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
-import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 from delta_sharing_spark.deltalog.actions import (
-    IN_COMMIT_TIMESTAMPS,
     PARSED_BYTES,
     Metadata,
     Protocol,
@@ -26,163 +23,37 @@ from delta_sharing_spark.deltalog.actions import (
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
+from delta_sharing_spark.deltalog.checksum import Checksum, read_checksum
 from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
-from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name
+from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads
-from delta_sharing_spark.scan.plan import MAX_MILLIS, FileTask
+from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.retry import forget_frames
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema import features
-from delta_sharing_spark.schema.instants import show_millis
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.storage.locations import StoredObject
-
-_ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
-_ENABLED_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
-#: How far before a range modification times are taken into account, as in Delta Lake.
-_MONOTONIC_START = 100
-
-
-def in_commit_since(metadata: Metadata) -> int | None:
-    """The first version that keeps its own timestamp, None if the table keeps none."""
-    return _number(metadata, _ENABLED_VERSION) or 0 if metadata.is_enabled(IN_COMMIT_TIMESTAMPS) else None
-
-
-def _number(metadata: Metadata, key: str) -> int | None:
-    text = metadata.configuration.get(key, "")
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
-
-
-def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
-    """The timestamp in a commit; raises LogError where it has none."""
-    for info in find_actions(data, "commitInfo", path):
-        stamp = info.get("inCommitTimestamp")
-        if type(stamp) is int and abs(stamp) <= MAX_MILLIS:
-            return stamp
-    raise LogError(
-        f"{path} of {table} has no inCommitTimestamp, although the table keeps timestamps in its commits; "
-        f"ask the provider to repair the table",
-        file=path,
-    )
-
-
-class CommitTimes:
-    """Timestamps of the versions up to ``newest``.
-
-    Args:
-        store: The table's storage.
-        newest: The newest version.
-        metadata: The metadata in effect at the newest version.
-        table: How errors name the table.
-        start: Only versions from here on will be asked for.
-    """
-
-    def __init__(self, store: LogStore, newest: int, metadata: Metadata, table: str, *, start: int = 0) -> None:
-        self._store, self._newest, self._metadata, self._table = store, newest, metadata, table
-        self._since = in_commit_since(metadata)
-        self._start = start
-
-    def time(self, version: int) -> int:
-        """A version's timestamp in milliseconds; raises LogError where its commit file is gone, or lacks it."""
-        path = in_log(commit_name(version))
-        if self._since is not None and version >= self._since:
-            try:
-                return in_commit_timestamp(self._store.read(path), path, self._table)
-            except (FileNotFoundError, PermissionError):
-                raise self._unknown(version) from None
-        try:
-            modified = self._store.info(path).modified_ms if self._listed is None else self._listed.get(version)
-        except (FileNotFoundError, PermissionError):
-            modified = None
-        if modified is None:
-            raise self._unknown(version) from None
-        return modified
-
-    def at_or_before(self, timestamp_ms: int) -> int:
-        """The last version committed at or before a timestamp; raises VersionError where that lies before the first one there."""
-        low, high = self._search_range(timestamp_ms)
-        first = self.time(low)
-        if timestamp_ms < first:
-            raise VersionError(
-                f"{show_millis(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
-                f"of {show_millis(first)}; ask for that time or later"
-            )
-        return low + bisect.bisect_right(range(low, high + 1), timestamp_ms, key=self.time) - 1
-
-    def at_or_after(self, timestamp_ms: int) -> int:
-        """The first version there that was committed at or after a timestamp; raises VersionError where none was."""
-        try:
-            version = self.at_or_before(timestamp_ms)
-        except VersionError:
-            return self.first()
-        if self.time(version) >= timestamp_ms:
-            return version
-        if version == self._newest:
-            raise self.too_late(timestamp_ms)
-        return version + 1
-
-    def too_late(self, timestamp_ms: int) -> VersionError:
-        """The error of a timestamp after the newest version."""
-        return VersionError(
-            f"{show_millis(timestamp_ms)} is after the newest version of {self._table}: version {self._newest} of "
-            f"{show_millis(self.time(self._newest))}; ask for that time or earlier"
-        )
-
-    def first(self) -> int:
-        """The earliest version whose commit is there, with all commits after it."""
-        if self._listed is not None:
-            first = self._newest
-            while first - 1 in self._listed:
-                first -= 1
-            return first
-
-        def exists(version: int) -> bool:
-            try:
-                self._store.info(in_log(commit_name(version)))
-            except (FileNotFoundError, PermissionError):
-                return False
-            return True
-
-        return bisect.bisect_left(range(self._newest), True, key=exists)
-
-    def _search_range(self, timestamp_ms: int) -> tuple[int, int]:
-        """The versions to search: those before in-commit timestamps began, or those since, by the protocol's rule."""
-        first = self.first()
-        if self._since is None or first >= self._since:
-            return first, self._newest
-        enabled = _number(self._metadata, _ENABLED_TIMESTAMP)
-        if timestamp_ms >= (self.time(self._since) if enabled is None else enabled):
-            return self._since, self._newest
-        return first, self._since - 1
-
-    @cached_property
-    def _listed(self) -> dict[int, int] | None:
-        """Modification times by the listing, made to grow with versions; None where the log cannot be listed."""
-        entries = self._store.list_from(LOG_DIR, f"{max(0, self._start - _MONOTONIC_START):020d}.")
-        return None if entries is None else _monotonic(entries, self._newest)
-
-    def _unknown(self, version: int) -> LogError:
-        path = in_log(commit_name(version))
-        return LogError(
-            f"the time of version {version} of {self._table} is unknown: {path} cannot be read; ask by version instead",
-            file=path,
-        )
-
-
-def _monotonic(entries: list[StoredObject], newest: int) -> dict[int, int]:
-    times: dict[int, int] = {}
-    last: int | None = None
-    for entry in entries:
-        name = parse_name(entry.name)
-        if name is None or name.kind != "commit" or name.version > newest:
-            continue
-        last = entry.modified_ms if last is None else max(entry.modified_ms, last + 1)
-        times[name.version] = last
-    return times
-
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@contextmanager
+def _of_checkpoint(version: int, table: str) -> Iterator[None]:
+    """Raises errors of a log as those of its checkpoint."""
+    try:
+        yield
+    except LogError as error:
+        if error.in_checkpoint:
+            raise
+        raise LogError(
+            f"the checkpoint of version {version} of {table} cannot be read: {error}",
+            file=error.file,
+            in_checkpoint=True,
+        ) from error
 
 
 class Snapshot:
@@ -197,12 +68,18 @@ class Snapshot:
     """
 
     def __init__(
-        self, store: LogStore, head: Head, checkpoint: Checkpoint | None, tail: CommitTail, table: str
+        self,
+        store: LogStore,
+        head: Head,
+        checkpoint: Checkpoint | None,
+        tail: CommitTail,
+        table: str,
+        checksum: Checksum | None = None,
     ) -> None:
         self.root, self.table, self.version = store.root, table, head.version
         self.protocol, self.metadata = head.protocol, head.metadata
         self.mapping = head.metadata.mapping(head.protocol, table)
-        self._store, self._checkpoint, self._tail = store, checkpoint, tail
+        self._store, self._checkpoint, self._tail, self._checksum = store, checkpoint, tail, checksum
 
     def __repr__(self) -> str:
         return f"Snapshot({self.table!r}, version={self.version})"
@@ -219,7 +96,11 @@ class Snapshot:
         return times.time(self.version)
 
     def adds(self, *, with_stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
-        """The live files in batches, read from the checkpoint as they are asked for; may be called again. Raises LogError.
+        """The live files in batches, read from the checkpoint as they are asked for; may be called again.
+
+        Raises:
+            LogError: At the end also where the checkpoint has other files than the log says beside it; ``read_snapshot`` then
+                does without it.
 
         Args:
             with_stats: Whether to read statistics (``AddBatch.num_records`` needs them).
@@ -227,12 +108,24 @@ class Snapshot:
                 them in columns; None for all.
         """
         keys = self.metadata.partition_keys(self.mapping, self.table)
-        yield from self._tail.adds(keys, with_stats=with_stats)
-        if self._checkpoint is not None:
-            for batch in self._checkpoint.adds(keys, with_stats=with_stats, stats_columns=stats_columns):
+        checkpoint, checksum = self._checkpoint, self._checksum
+        files = size = 0
+        for batch in self._tail.adds(keys, with_stats=with_stats):
+            files, size = files + batch.num_rows, size + batch.total_bytes
+            yield batch
+        if checkpoint is None:
+            return
+        with _of_checkpoint(checkpoint.version, self.table):
+            if checksum is not None and checksum.version == checkpoint.version != self.version:
+                files = size = 0  # it counts the checkpoint's alone
+            for batch in checkpoint.adds(keys, with_stats=with_stats, stats_columns=stats_columns):
                 kept = self._tail.without_superseded(batch)
+                counted = batch if checksum is not None and checksum.version == checkpoint.version else kept
+                files, size = files + counted.num_rows, size + counted.total_bytes
                 if kept.num_rows:
                     yield kept
+            if checksum is not None:
+                checksum.check_files(files, size, checkpoint)
 
     def tasks(self, *, keep_stats: bool = False) -> Iterator[FileTask]:
         """A task for every live file; with ``keep_stats`` it carries its statistics."""
@@ -257,12 +150,30 @@ def load_snapshot(
         UnsupportedFeatureError: The table asks for more than this reader does.
         CredentialError: The storage refuses to read the log.
     """
-    if version is not None and version < 0:
-        raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
-    head, checkpoint, tail = _retry_once_if_vanished(store, version, table, gate, has_files=True)
-    assert tail is not None
-    tail.finish()
-    return Snapshot(store, head, checkpoint, tail, table)
+    return read_snapshot(store, lambda snapshot: snapshot, version=version, table=table, gate=gate)
+
+
+def read_snapshot(
+    store: LogStore,
+    read: Callable[[Snapshot], _T],
+    *,
+    version: int | None = None,
+    table: str = "the table",
+    gate: bool = True,
+) -> _T:
+    """What ``read`` makes of a version; it is called again where a checkpoint turns out to be damaged while it reads.
+
+    The version is then replayed from an earlier checkpoint or from the commits, which a warning says. Arguments and errors are those of
+    :func:`load_snapshot`.
+    """
+
+    def of_segment(segment: Segment) -> _T:
+        head, checkpoint, tail, checksum = _load(store, segment, table, gate, has_files=True)
+        assert tail is not None
+        tail.finish()
+        return read(Snapshot(store, head, checkpoint, tail, table, checksum))
+
+    return _past_damage(store, version, table, of_segment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,24 +187,52 @@ class Head:
 
 def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
     """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
-    return _retry_once_if_vanished(store, version, table, gate, has_files=False)[0]
+    return _past_damage(store, version, table, lambda segment: _load(store, segment, table, gate, has_files=False)[0])
 
 
-def _retry_once_if_vanished(
-    store: LogStore, version: int | None, table: str, gate: bool, *, has_files: bool
-) -> tuple[Head, Checkpoint | None, CommitTail | None]:
-    """Load a version, and once more from a new listing if a listed file has vanished meanwhile."""
-    for _ in range(2):
+#: Damaged checkpoints that were warned of, by their table's location.
+_WARNED: ProcessCache[tuple[str, CheckpointFiles], bool] = ProcessCache(256)
+
+
+def _past_damage(store: LogStore, version: int | None, table: str, read: Callable[[Segment], _T]) -> _T:
+    """What ``read`` makes of a version's files: without the checkpoints that it finds damaged, and once more from a new listing where
+    a listed commit has vanished meanwhile."""
+    if version is not None and version < 0:
+        raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
+    damaged = store.damaged if isinstance(store, CachedLogStore) else {}
+    vanished: str | None = None
+    damage: LogError | None = None
+    while True:
         try:
-            return _load(store, find_segment(store, version, table), table, gate, has_files)
+            segment = find_segment(store, version, table, damaged)
+        except (LogError, VersionError) as error:
+            if not damaged:
+                raise
+            base = find_segment(store, version, table).checkpoint  # raises the same where the damage is not the cause
+            raise (error if base is None else damaged.get(base, error)) from None
+        for files, why in list(damaged.items()):
+            if files.version <= segment.version and not _WARNED.get((store.root, files)):
+                _WARNED.put((store.root, files), True)
+                base = segment.checkpoint
+                way = "its commits" if base is None else f"the checkpoint {base.paths[0]} and the commits after it"
+                _log.warning("%s; until then version %d is replayed from %s", why, segment.version, way)
+        try:
+            return read(segment)
         except _FileVanished as gone:
+            if vanished is not None:
+                raise LogError(
+                    f"{gone.path} of {table} was listed and is not there: the log is being cleaned up while it is read; "
+                    f"try again, or ask for a later version",
+                    file=gone.path,
+                ) from None
             vanished = gone.path
             _log.info("%s of %s went while its log was read", vanished, table)
-    raise LogError(
-        f"{vanished} of {table} was listed and is not there: the log is being cleaned up while it is read; "
-        f"try again, or ask for a later version",
-        file=vanished,
-    )
+        except LogError as error:
+            if not error.in_checkpoint or segment.checkpoint is None or segment.checkpoint in damaged:
+                raise error if damage is None else damage from error
+            forget_frames(error)
+            damage = damaged[segment.checkpoint] = error
+            version = segment.version
 
 
 class _FileVanished(Exception):
@@ -330,32 +269,42 @@ class _State:
         if metadata.configuration.get(features.MAPPING_MODE, "none") != "none":  # the protocol may not be known yet
             self.partitions.update(metadata.physical_partition_columns("name", self._table).values())
 
-    def head(self, version: int, gate: bool) -> Head:
+    def head(self, version: int) -> Head:
         if self._protocol is None or self._metadata is None:
             missing = "protocol" if self._protocol is None else "metaData"
             raise LogError(
                 f"the log of {self._table} has no {missing} action up to version {version}; "
                 f"ask the provider to repair the table"
             )
-        if gate:
-            self._protocol.check(self._table)
-            self._metadata.check(self._table)
         return Head(version, self._protocol, self._metadata)
 
 
 def _load(
     store: LogStore, segment: Segment, table: str, gate: bool, has_files: bool
-) -> tuple[Head, Checkpoint | None, CommitTail | None]:
+) -> tuple[Head, Checkpoint | None, CommitTail | None, Checksum | None]:
     """The small actions, the checkpoint and, with ``has_files``, the files of the commits, which are fetched beside the checkpoint."""
-    with CallingThreads(READERS) as threads:
+    with CallingThreads(READERS + 1) as threads:
+        stated = threads.submit(partial(read_checksum, store, segment)) if segment.checksums else None
         contents = _contents(threads, store, segment, table)
-        checkpoint = None if segment.checkpoint is None else _checkpoint(store, segment.checkpoint, table)
-        state = _State(checkpoint, table)
+        checkpoint, state = None, _State(None, table)
+        if segment.checkpoint is not None:
+            with _of_checkpoint(segment.checkpoint.version, table):
+                checkpoint = _checkpoint(store, segment.checkpoint, table)
+                state = _State(checkpoint, table)
         tail = CommitTail(store.root, has_checkpoint=checkpoint is not None) if has_files else None
         for group in _groups(state.taking(contents)):
             if tail is not None:
                 tail.append(group, state.partitions)
-    return state.head(segment.version, gate), checkpoint, tail
+        checksum = None if stated is None else result_of(stated)
+        head = state.head(segment.version)
+        if checksum is not None and checkpoint is not None:
+            with _of_checkpoint(checkpoint.version, table):
+                told = head if checksum.version == head.version else checkpoint
+                checksum.check_head(told.protocol, told.metadata, checkpoint)
+    if gate:
+        head.protocol.check(table)
+        head.metadata.check(table)
+    return head, checkpoint, tail, checksum
 
 
 def _checkpoint(store: LogStore, files: CheckpointFiles, table: str) -> Checkpoint:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
     LogStore,
     checkpoint_names,
+    checksum_name,
     commit_name,
     in_log,
     parse_name,
@@ -58,11 +59,17 @@ class CommitFile:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The files that a snapshot of ``version`` is replayed from, commits oldest first."""
+    """The files that a snapshot of ``version`` is replayed from, commits oldest first.
+
+    Attributes:
+        checksums: Files that say how many files the version or its checkpoint has, by which a checkpoint is checked; the best
+            first. Where the log cannot be listed, they may be absent.
+    """
 
     version: int
     checkpoint: CheckpointFiles | None
     commits: tuple[CommitFile, ...]
+    checksums: tuple[str, ...] = ()
 
 
 def read_all(
@@ -139,13 +146,16 @@ def not_yet(table: str, version: int, newest: int) -> VersionError:
 _log = logging.getLogger(__name__)
 
 
-def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
+def find_segment(
+    store: LogStore, version: int | None, table: str, damaged: Collection[CheckpointFiles] = ()
+) -> Segment:
     """The files of a version.
 
     Args:
         store: The table's storage.
         version: None for the newest.
         table: How errors name the table.
+        damaged: Checkpoints that are done without.
 
     Raises:
         LogError: There is no log, or it has a hole.
@@ -154,19 +164,20 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
     """
     wanted = store.known_version if version is None else version
     entries = [] if wanted is None else list_before(store, wanted)
-    listing = LogListing(entries or ())
+    listing = LogListing(entries or (), damaged)
     if entries is not None and wanted is not None and (wanted <= LISTED_BEFORE or listing.has_checkpoint(version)):
         return listing.segment(version, table)
     hint, refusal = _read_hint(store)
+    hint = None if hint in damaged else hint
     usable = hint if hint is not None and (version is None or version >= hint.version) else None
     if entries is not None:
         entries = store.list_from(LOG_DIR, f"{usable.version if usable else 0:020d}.")
     if entries is None:
-        return UnlistedLog(store, table, refusal).segment(hint, version)
-    listing = LogListing(entries)
+        return UnlistedLog(store, table, refusal, damaged).segment(hint, version)
+    listing = LogListing(entries, damaged)
     if usable is not None and not listing.has_checkpoint(version):
         _log.info("_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version)
-        listing = LogListing(store.list_from(LOG_DIR, f"{0:020d}.") or [])
+        listing = LogListing(store.list_from(LOG_DIR, f"{0:020d}.") or [], damaged)
     return listing.segment(version, table)
 
 
@@ -204,34 +215,42 @@ class LogListing:
 
     Log compactions are not read: the protocol leaves that to readers, the commits that they stand for are read side by side, and
     writers are known that do not reconcile them.
+
+    Args:
+        entries: The files of the log, or its end.
+        damaged: Checkpoints that are done without; their versions exist.
     """
 
-    def __init__(self, entries: Iterable[StoredObject]) -> None:
+    def __init__(self, entries: Iterable[StoredObject], damaged: Collection[CheckpointFiles] = ()) -> None:
         self.commits: dict[int, StoredObject] = {}
         self.checkpoints: dict[int, CheckpointFiles] = {}
+        self._beside: set[str] = set()
+        self._damaged = damaged
         parts: dict[tuple[int, int], dict[int, str]] = {}
         for entry in entries:
             name = parse_name(entry.name)
             if name is None:
-                continue
-            if name.kind == "commit":
+                if entry.name.endswith(".crc") or in_log(entry.name) == LAST_CHECKPOINT:
+                    self._beside.add(in_log(entry.name))
+            elif name.kind == "commit":
                 self.commits[name.version] = entry
-            elif entry.size == 0:
-                continue  # a checkpoint that is being written
             elif name.kind == "multipart":
                 parts.setdefault((name.version, name.parts), {})[name.part] = entry.name
-            elif name.kind == "v2" or name.version not in self.checkpoints:
-                self.checkpoints[name.version] = CheckpointFiles(name.version, (in_log(entry.name),))
+            else:
+                self._add(CheckpointFiles(name.version, (in_log(entry.name),)), is_preferred=name.kind == "v2")
         for (version, count), named in parts.items():
             if len(named) == count and set(named) == set(range(1, count + 1)):
-                paths = tuple(in_log(named[part]) for part in range(1, count + 1))
-                self.checkpoints.setdefault(version, CheckpointFiles(version, paths))
+                self._add(CheckpointFiles(version, tuple(in_log(named[part]) for part in range(1, count + 1))))
+
+    def _add(self, files: CheckpointFiles, *, is_preferred: bool = False) -> None:
+        if files not in self._damaged and (is_preferred or files.version not in self.checkpoints):
+            self.checkpoints[files.version] = files
 
     def has_checkpoint(self, version: int | None) -> bool:
         return any(version is None or v <= version for v in self.checkpoints)
 
     def segment(self, version: int | None, table: str) -> Segment:
-        known = self.commits.keys() | self.checkpoints.keys()
+        known = self.commits.keys() | self.checkpoints.keys() | {files.version for files in self._damaged}
         if not known:
             raise no_log(table)
         newest = max(known)
@@ -248,7 +267,11 @@ class LogListing:
                     raise self._gone(table, target, version)
                 raise hole(table, number, target)
             commits.append(CommitFile(in_log(entry.name), number, entry.size))
-        return Segment(target, None if base is None else self.checkpoints[base], tuple(commits))
+        if base is None:
+            return Segment(target, None, tuple(commits))
+        checksums = [in_log(checksum_name(target)), in_log(checksum_name(base)), LAST_CHECKPOINT]
+        there = tuple(path for path in dict.fromkeys(checksums) if path in self._beside)
+        return Segment(target, self.checkpoints[base], tuple(commits), there)
 
     def _gone(self, table: str, target: int, version: int | None) -> LogError | VersionError:
         first = min(self.checkpoints, default=None)
@@ -279,10 +302,17 @@ class UnlistedLog:
         store: The table's storage.
         table: How errors name it.
         hint_refusal: The storage's refusal of ``_last_checkpoint``, if it did, which may mean that it is absent.
+        damaged: Checkpoints that are done without.
     """
 
-    def __init__(self, store: LogStore, table: str, hint_refusal: PermissionError | None) -> None:
-        self.store, self.table = store, table
+    def __init__(
+        self,
+        store: LogStore,
+        table: str,
+        hint_refusal: PermissionError | None,
+        damaged: Collection[CheckpointFiles] = (),
+    ) -> None:
+        self.store, self.table, self._damaged = store, table, damaged
         #: The last one since the credential was confirmed.
         self._refusal = hint_refusal
         self._known: str | None = LAST_CHECKPOINT if hint_refusal is None else None
@@ -329,7 +359,11 @@ class UnlistedLog:
         newest = commits[-1].version if commits else base.version if base is not None else -1
         if version is not None and newest < version:
             raise not_yet(self.table, version, newest)
-        return Segment(newest, base, tuple(commits))
+        if base is None:
+            return Segment(newest, None, tuple(commits))
+        is_hinted = hint is not None and hint.version == base.version
+        checksum = LAST_CHECKPOINT if is_hinted else in_log(checksum_name(base.version))
+        return Segment(newest, base, tuple(commits), (checksum,))
 
     def _down(
         self, top: int, base: CheckpointFiles | None, hint: CheckpointFiles | None
@@ -343,7 +377,9 @@ class UnlistedLog:
         newest = top
         while newest >= lowest:
             versions = range(newest, max(lowest - 1, newest - _WINDOW), -1)
-            checkpoints = self._exist([in_log(checkpoint_names(v)[0]) for v in versions])
+            classic = [CheckpointFiles(v, (in_log(checkpoint_names(v)[0]),)) for v in versions]
+            there = self._exist([files.paths[0] for files in classic])
+            checkpoints = [exists and files not in self._damaged for files, exists in zip(classic, there, strict=True)]
             above = checkpoints.index(True) if True in checkpoints else len(versions)
             window = self._commits(versions[:above])
             self._confirm()
@@ -354,8 +390,7 @@ class UnlistedLog:
                 raise self._broken(versions[missing], top, any(window[missing:]), hint)
             commits += [commit for commit in window if commit is not None]
             if above < len(versions):
-                version = versions[above]
-                base = CheckpointFiles(version, (in_log(checkpoint_names(version)[0]),))
+                base = classic[above]
                 break
             newest = versions[-1] - 1
         return base, commits[::-1]

@@ -9,6 +9,9 @@
     {"table": "share.schema.table", "changes": {"startingTimestamp": "2026-11-01T00:00:00Z"}}
     {"table": "share.schema.table", "options": {"timeZone": "Europe/Lisbon"}}
 
+Times that name no zone are in ``timeZone``, else in UTC. A Spark job that does not know its session's zone asks with the null of
+``{"timeZone": null}``: such a time is then an error, and not another moment than by other access modes.
+
 A stream of this package asks version by version, and not by files: what versions add, their change files, or all files of one::
 
     {"table": "share.schema.table", "stream": {"first": 3, "last": 9, "feed": false}}
@@ -63,6 +66,7 @@ class Command:
         columns: The columns in this order; ``a.b`` is a nested field, a name between backquotes stands for itself. None means all.
         options: The options of the load, as texts by name, without ``columns``.
         stream: The versions of a stream's batch.
+        is_in_utc: Whether a time that names no zone is in UTC where the command names none; else it is refused.
         planned_at: What ``current_timestamp()`` means in ``where``, in microseconds since the epoch; None before it is planned.
     """
 
@@ -70,6 +74,7 @@ class Command:
     columns: tuple[str, ...] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     stream: StreamRange | None = None
+    is_in_utc: bool = True
     planned_at: int | None = None
 
     def load_options(self) -> dict[str, str]:
@@ -134,7 +139,8 @@ def parse_command(text: bytes) -> Command:
             raise CommandError(f"the command has an unknown field {name!r}; it may have {known}")
     if stream is not None and stream.feed:
         options["readChangeFeed"], options["startingVersion"] = "true", str(stream.first)
-    return Command(parse_table_name(tree["table"]), _columns(tree.get("columns")), options, stream)
+    is_in_utc = "timeZone" not in (tree.get("options") or {}) or "timeZone" in options
+    return Command(parse_table_name(tree["table"]), _columns(tree.get("columns")), options, stream, is_in_utc)
 
 
 def table_names_matching(criteria: bytes) -> Callable[[str], bool]:

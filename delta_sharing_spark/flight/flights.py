@@ -166,6 +166,8 @@ class FlightPlanner:
         options = parse_options(
             self._client.load_options(command.table, command.load_options()), loaded_at=command.planned_at
         )
+        if command.is_in_utc:
+            options = options.outside_spark()
         opener = TableOpener(negotiated_table(options, self._client.profile))
         return opener, resolve_opened(opener)
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import base64
 import json
 import os
-import uuid
+import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from delta_sharing_spark.errors import ConfigError, ConversionError, DeltaSharingError
+from delta_sharing_spark.errors import ConfigError, ConversionError, DeltaSharingError, escaped_json
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
+from delta_sharing_spark.storage.own_files import followed, written
 
 FORMATS = ("parquet", "csv", "json")
 _SUFFIXES = {
@@ -32,6 +33,8 @@ _SUFFIXES = {
 }
 #: Rows, or bytes in memory, after which a row group of a Parquet file ends.
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
+#: How text begins that spreadsheets take for a formula, whoever wrote it.
+_FORMULA = r"\A([=+\-@\t\r\n＝＋－＠])"
 _Encoder = Callable[[Any], Any]
 
 
@@ -55,18 +58,22 @@ def format_of(path: str | None, format: str | None) -> str:
     return format or str(by_suffix)
 
 
-def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, table: str = "") -> int:
+def write_batches(
+    reader: pa.RecordBatchReader, out: BinaryIO, format: str, table: str = "", *, formulas_as_text: bool = False
+) -> int:
     """Write batches as they arrive; returns the number of rows.
 
     Args:
         out: The output, which is left open.
         format: ``"parquet"``, ``"csv"`` or ``"json"``.
+        table: How errors name the table.
+        formulas_as_text: Whether an apostrophe goes before text in CSV that a spreadsheet would take for a formula.
 
     Raises:
         ConversionError: A value that text cannot hold, or a struct without fields, which Parquet cannot.
     """
     rows = 0
-    with _writer(reader.schema, out, format, table) as write:
+    with _writer(reader.schema, out, format, table, formulas_as_text) as write:
         for part in _row_groups(reader) if format == "parquet" else as_text(reader, table):
             if part.num_rows:
                 write(part)
@@ -96,7 +103,9 @@ def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.Record
 
 
 @contextmanager
-def _writer(schema: pa.Schema, out: BinaryIO, format: str, table: str) -> Iterator[Callable[[Any], None]]:
+def _writer(
+    schema: pa.Schema, out: BinaryIO, format: str, table: str, formulas_as_text: bool
+) -> Iterator[Callable[[Any], None]]:
     if format == "parquet":
         import pyarrow.parquet as pq
 
@@ -110,9 +119,11 @@ def _writer(schema: pa.Schema, out: BinaryIO, format: str, table: str) -> Iterat
     elif format == "csv":
         import pyarrow.csv as pc
 
-        flat = pa.schema([pa.field(f.name, pa.string() if _needs_text(f.type) else f.type) for f in schema])
+        names = _without_formulas(pa.array(schema.names, pa.string())).to_pylist() if formulas_as_text else schema.names
+        types = [pa.string() if _needs_text(f.type) else f.type for f in schema]
+        flat = pa.schema(list(zip(names, types, strict=True)))
         with pc.CSVWriter(out, flat) as csv:
-            yield lambda batch: csv.write_batch(_flattened(batch, flat))
+            yield lambda batch: csv.write_batch(_flattened(batch, flat, formulas_as_text))
     else:
         yield lambda batch: out.writelines(f"{line}\n".encode() for line in json_lines(batch))
 
@@ -127,7 +138,7 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
     """The rows of a batch, each as a line of JSON; NaN and infinities as text."""
     for row in json_rows(batch):
-        yield json.dumps(row, ensure_ascii=False, allow_nan=False)
+        yield escaped_json(json.dumps(row, ensure_ascii=False, allow_nan=False))
 
 
 def cells(batches: Iterable[pa.RecordBatch]) -> Iterator[list[str]]:
@@ -144,29 +155,24 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     Raises:
         ConfigError: The file exists and ``replace`` is false, it is no regular file, or it cannot be written, or not to its end.
     """
-    target = Path(os.path.realpath(path))  # of a link it is the file that is replaced
-    # Its own, for another process may write the file; of a name that may be as long as names can be.
-    part = target.with_name(f"{target.name[:50]}.{uuid.uuid4().hex[:8]}.part")
+    target = followed(path)  # of a link it is the file that is replaced
     try:
-        if path.is_dir():
+        mode = os.lstat(target).st_mode if os.path.lexists(target) else None
+        if mode is not None and stat.S_ISDIR(mode):
             raise ConfigError(f"{path} is a directory; name a file in it with --output")
-        if path.exists() and not path.is_file():
+        if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
             raise ConfigError(f"{path} is a device or a pipe; write to it by standard output: --output - > {path}")
-        if path.exists() and not replace:
+        if mode is not None and not replace:
             raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
-        with part.open("wb") as out:
+        with written(target) as out:
             yield out
-        os.replace(part, target)
     except OSError as failed:
         if isinstance(failed, DeltaSharingError) or failed.errno is None:
             raise  # of what is read
         raise ConfigError(f"{path} cannot be written: {failed.strerror}; name another file with --output") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
-def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
+def _flattened(batch: pa.RecordBatch, flat: pa.Schema, formulas_as_text: bool) -> pa.RecordBatch:
     columns = []
     for source, target in zip(batch.schema, flat, strict=True):
         column = batch.column(source.name)
@@ -177,8 +183,14 @@ def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
                 [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values],
                 pa.string(),
             )
-        columns.append(column)
+        columns.append(_without_formulas(column) if formulas_as_text and pt.is_string(target.type) else column)
     return pa.RecordBatch.from_arrays(columns, schema=flat)
+
+
+def _without_formulas(column: pa.Array) -> pa.Array:
+    import pyarrow.compute as compute
+
+    return compute.replace_substring_regex(column, _FORMULA, r"'\1")
 
 
 def _needs_text(data_type: pa.DataType) -> bool:

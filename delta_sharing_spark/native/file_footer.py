@@ -235,7 +235,7 @@ class FooterReader:
             NotNativeError: Spark's reader would not read the file as exactly as the Python source does.
         """
         raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
-        julian = footer.julian("")
+        julian = footer.julian(None)
         try:
             head, columns = self._matched(raw, tuple(constants))
             cut = _Cut(raw, columns, created_by, may_move, self._release)

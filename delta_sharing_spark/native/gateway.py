@@ -15,8 +15,8 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError, shown
@@ -30,6 +30,7 @@ from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.connections import CLOSED_AT_EXIT
+from delta_sharing_spark.network.newcomers import IN_ALL, Newcomers
 from delta_sharing_spark.storage.place import Place
 
 #: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.
@@ -39,6 +40,7 @@ _RESET = 0.005
 _log = logging.getLogger(__name__)
 #: Plans and files of plans that a gateway keeps: the longest unused plan is let go of beyond.
 MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
+#: Those that have shown that they may ask, beside newcomers.
 _CONNECTIONS = 512
 #: Errors that are kept, so that the cause of a failed query can be found again in Spark's message.
 _ERRORS_KEPT = 64
@@ -98,6 +100,7 @@ class Gateway:
         #: Loads whose listings are made when they are asked for, as long as Spark has them.
         self._indexes: dict[str, tuple[weakref.ref[TableIndex], HasEnded]] = {}
         self._connections: set[socket.socket] = set()
+        self._newcomers = Newcomers(_log, "the native lane's gateway")
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         #: Threads that serve connections, and those of them that wait for one.
         self._workers = self._waiting = 0
@@ -277,6 +280,7 @@ class Gateway:
 
     def _watch(self) -> None:
         while not self._closing.wait(_WATCH):
+            self._newcomers.end_late()
             if self._release_ended():
                 self._end()
 
@@ -303,7 +307,7 @@ class Gateway:
 
     def _begin_worker(self) -> None:
         with self._lock:
-            if self.is_closed or self._waiting or self._workers >= _CONNECTIONS:
+            if self.is_closed or self._waiting or self._workers >= _CONNECTIONS + IN_ALL:
                 return
             self._workers += 1
             self._waiting += 1
@@ -315,6 +319,18 @@ class Gateway:
                 self._waiting -= 1
                 if not self._workers:
                     raise DeltaSharingError(f"the native lane's gateway cannot begin: {error}") from None
+
+    @contextmanager
+    def _beside_workers(self) -> Iterator[None]:
+        """Have another thread serve readers in place of this one, whose connection lasts."""
+        with self._lock:
+            self._workers -= 1
+        self._begin_worker()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._workers += 1
 
     def _work(self) -> None:
         """Serve one connection after another; the system chooses which of the waiting threads accepts one."""
@@ -342,10 +358,13 @@ class Gateway:
     def _converse(self, connection: socket.socket) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._newcomers.enter(connection)
             if not self._admits(connection):
-                _log.warning("a process of another user asked the native lane's gateway for a file, and was refused")
+                self._newcomers.note("its process is another user's")
                 return
             connection.settimeout(_STALLED)
+            if self._is_taken_over(connection):
+                return
             waiting = b""
             while not self.is_closed:
                 request, waiting = webhdfs.read_request(connection, waiting)
@@ -354,16 +373,22 @@ class Gateway:
         except (OSError, ValueError) as error:
             _log.debug("a connection of the gateway ended: %s", type(error).__name__)
         finally:
+            self._newcomers.leave(connection)
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
 
+    def _is_taken_over(self, connection: socket.socket) -> bool:
+        """Whether a connection was another one than a reader's, and has been served."""
+        return False
+
     def _answer(self, connection: socket.socket, request: Request) -> bool:
         """Answer a request; returns whether the connection can be used for another."""
         if self.key_field is not None and self.key_field not in request.field_names:
-            _log.warning("a process without the key asked the native lane's gateway, and was refused")
+            self._newcomers.note("it has not the key")
             connection.sendall(webhdfs.failure("the native lane's gateway serves its own Spark application alone"))
             return False
+        self._newcomers.leave(connection)
         if request.method != "GET" or request.path is None:
             connection.sendall(webhdfs.failure(_READ_ONLY))
             return request.method == "GET"
@@ -401,7 +426,7 @@ class Gateway:
             return True
         if reader is None:
             connection.sendall(self._failure(_LET_GO))
-            return True
+            return False
         columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(name)
         try:
             if (known := reader.failures.of(number)) is not None:

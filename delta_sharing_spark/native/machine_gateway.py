@@ -1,6 +1,6 @@
 """The gateway of one machine of a cluster, a process of its own: it fetches the files that executors there read.
 
-It is started by a task of Spark's there (``spark.gateway_starts``), which hands it the application's key. It listens on
+It is started by a task of Spark's there (``spark.gateway_starts``), which hands it the application's secret. It listens on
 loopback alone, and ends when the driver lets go of it, ends, or is not heard of.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -21,11 +22,11 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.budget import Bounds
+from delta_sharing_spark.native.encrypted_channel import EncryptedChannel, trusting
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.machines import SHOWN_LENGTH, SIGN_OF_LIFE, SILENCE, key_field_of
+from delta_sharing_spark.native.machines import SHOWN_LENGTH, SIGN_OF_LIFE, SILENCE
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import PlanReader
-from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError, received
 from delta_sharing_spark.native.served_place import ServedPlace
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
@@ -37,22 +38,25 @@ _OF_A_FILE = 1000
 class Driver:
     """The way to the driver. Safe to call from several threads.
 
+    Args:
+        certificate: The driver's, as PEM.
+        secret: What shows that this machine is the application's.
+
     Raises:
-        OSError: It cannot be reached, or holds another key.
+        ssl.SSLError: What answers there is not the driver.
+        OSError: It cannot be reached.
     """
 
-    def __init__(self, host: str, port: int, key: bytes) -> None:
+    def __init__(self, host: str, port: int, certificate: str, secret: bytes) -> None:
         self._connection = socket.create_connection((host, port), timeout=SILENCE)
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        drawn = SealedChannel.nonce()
-        self._connection.sendall(b"JOIN %s HTTP/1.1\r\n\r\n" % drawn.hex().encode())
-        nonces = drawn + received(self._connection, len(drawn))
-        self._channel = SealedChannel(self._connection, key, nonces, is_first=True)
+        self._channel = EncryptedChannel(self._connection, trusting(certificate))
+        self._channel.show(secret)
         self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         self._numbers = itertools.count()
 
     def join(self, gateway: MachineGateway) -> str | None:
-        """Offer a gateway; why it is not needed, where it is not. Raises OSError where the driver does not answer, or lacks the key."""
+        """Offer a gateway; why it is not needed, where it is not. Raises OSError where the driver does not answer."""
         self._channel.send({"identity": loopback_identity(), "port": gateway.port, "name": gateway.name})
         answer, _ = self._channel.receive()
         return None if answer["kind"] == "welcome" else str(answer.get("why"))
@@ -105,8 +109,8 @@ class MachineGateway(Gateway):
 
     shown_length = SHOWN_LENGTH
 
-    def __init__(self, driver: Driver, key: bytes, bounds: Bounds) -> None:
-        self.key_field = key_field_of(key)
+    def __init__(self, driver: Driver, key_field: str, bounds: Bounds) -> None:
+        self.key_field = key_field
         self.name = socket.gethostname()
         self._driver = driver
         self._asked: dict[str, threading.Lock] = {}
@@ -174,17 +178,17 @@ def loopback_identity() -> str:
     return " ".join(parts) or socket.gethostname()
 
 
-def run(host: str, port: int, key: bytes, memory: int) -> None:
+def run(host: str, port: int, certificate: str, secret: bytes, key_field: str, memory: int) -> None:
     """Serve until the driver lets go; says on standard output whether it does, in a line."""
     outcome, driver, gateway = "", None, None
     try:
-        driver = Driver(host, port, key)
-        gateway = MachineGateway(driver, key, Bounds.within(memory))
+        driver = Driver(host, port, certificate, secret)
+        gateway = MachineGateway(driver, key_field, Bounds.within(memory))
         gateway.most_files = memory // _OF_A_FILE // 4  # the driver has them all
         refusal = driver.join(gateway)
         outcome = "serves" if refusal is None else f"is not needed: {refusal}"
-    except SealError as error:
-        outcome = f"the driver at {host}:{port} does not hold the application's key ({error})"
+    except ssl.SSLError as error:
+        outcome = f"what answers at {host}:{port} is not the application's driver ({error})"
     except OSError as error:
         outcome = f"the driver at {host}:{port} cannot be reached ({error})"
     print(outcome, flush=True)  # noqa: T201 - the task that started it waits for this line
@@ -203,7 +207,8 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.chdir("/")
-    run(settings["host"], settings["port"], bytes.fromhex(settings["key"]), settings["memory"])
+    names = "host", "port", "certificate", "key_field", "memory"
+    run(secret=bytes.fromhex(settings["secret"]), **{name: settings[name] for name in names})
 
 
 if __name__ == "__main__":

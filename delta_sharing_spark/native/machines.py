@@ -1,14 +1,13 @@
 """The driver's gateway of a cluster: it answers what a plan is, and sends who reads on to the gateway of the reader's machine.
 
-The gateways of the machines (``machine_gateway``) connect to it, and prove that they hold the application's key. They ask
-it for plans, tell it what failed, and end with the connection. A reader is a JVM of
-Spark's: it proves the key by a field of its header, which Spark's own configuration of the scan names.
+The gateways of the machines (``machine_gateway``) connect to it by TLS, and show the application's secret. They ask it for
+plans, tell it what failed, and end with the connection. A reader is a JVM of Spark's: it shows a key of its own by a field of its
+header, which Spark's own configuration of the scan names.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import pickle
 import secrets
@@ -22,11 +21,11 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.encrypted_channel import EncryptedChannel, draw_certificate
 from delta_sharing_spark.native.gateway import Gateway, authority_of
 from delta_sharing_spark.native.plan import NativePlan, VirtualFile
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, Reaction
 from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.sealed_channel import SealedChannel
 from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.process_cache import ProcessCache
@@ -37,8 +36,8 @@ _log = logging.getLogger(__name__)
 SHOWN_LENGTH = 1 << 50
 #: Seconds between two heartbeats, and seconds without one after which either side takes the other for ended.
 SIGN_OF_LIFE, SILENCE = 2.0, 10.0
-#: Bytes of the message by which a gateway joins, at most.
-_HELLO = 64 << 10
+#: Bytes of the message by which a gateway joins, at most; the first one of a connection by TLS.
+_HELLO, _TLS = 64 << 10, b"\x16"
 #: A host is preferred for at most this multiple of the mean number of bytes.
 _FAIR = 1.2
 #: Packed plans that are kept: all machines ask for the same ones.
@@ -49,12 +48,6 @@ _LEAVING = 0.3
 _JOINING = 5.0
 #: Seconds for which the driver, which could not reach the storage, does not try again.
 _UNREACHABLE = 60.0
-
-
-def key_field_of(key: bytes) -> str:
-    """The field of the header by which readers prove the key."""
-    # Spark redacts, wherever it shows or logs settings, those whose value names a token.
-    return f"x-delta-sharing-token-{hmac.digest(key, b'reader', 'sha256').hex()}"
 
 
 @dataclass(eq=False, slots=True)
@@ -72,7 +65,7 @@ class Machine:
     name: str
     address: str
     port: int
-    channel: SealedChannel = field(repr=False)
+    channel: EncryptedChannel = field(repr=False)
 
     @property
     def authority(self) -> str:
@@ -91,7 +84,8 @@ class ClusterGateway(Gateway):
 
     Attributes:
         advertised: The host by which executors reach it.
-        key: What its gateways and readers prove that they hold.
+        secret: What its machines' gateways show.
+        certificate: The one that they trust, as PEM.
         bytes_sent: Bytes of files that passed the driver.
 
     Raises:
@@ -101,8 +95,10 @@ class ClusterGateway(Gateway):
     shown_length = SHOWN_LENGTH
 
     def __init__(self, *, bind: str, host: str, port: int, driver_bytes: int) -> None:
-        self.key = secrets.token_bytes(32)
-        self.key_field = key_field_of(self.key)
+        self.secret = secrets.token_bytes(32)
+        self._context, self.certificate = draw_certificate()
+        # Spark redacts, wherever it shows or logs settings, those whose value names a token.
+        self.key_field = f"x-delta-sharing-token-{secrets.token_hex(32)}"
         self.bytes_sent = 0
         self._driver_bytes = driver_bytes
         #: Until when the driver does not try to reach the storage.
@@ -145,9 +141,6 @@ class ClusterGateway(Gateway):
     # --- readers ------------------------------------------------------------------------------------------------------
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
-        if request.method == "JOIN":
-            self._converse_with(connection, request)
-            return False
         if request.target.startswith("http:"):
             why = "executors send requests by a proxy (http.proxyHost), which must not catch those for the driver"
             connection.sendall(
@@ -239,12 +232,21 @@ class ClusterGateway(Gateway):
 
     # --- gateways of machines -----------------------------------------------------------------------------------------
 
-    def _converse_with(self, connection: socket.socket, request: Request) -> None:
+    def _is_taken_over(self, connection: socket.socket) -> bool:
+        if connection.recv(len(_TLS), socket.MSG_PEEK) != _TLS:
+            return False
+        self._converse_with(connection)
+        return True
+
+    def _converse_with(self, connection: socket.socket) -> None:
         """Answer a machine's gateway until either ends."""
         connection.settimeout(SILENCE)
-        drawn = SealedChannel.nonce()
-        connection.sendall(drawn)
-        channel = SealedChannel(connection, self.key, bytes.fromhex(request.target) + drawn, is_first=False)
+        channel = EncryptedChannel(connection, self._context)
+        if not channel.is_shown(self.secret):
+            self._newcomers.note("it has not the secret of a machine")
+            channel.send({"kind": "end", "why": "it does not hold the application's secret"})
+            return
+        self._newcomers.leave(connection)
         hello, _ = channel.receive(_HELLO)
         address = str(connection.getpeername()[0])
         machine = Machine(hello["identity"], hello["name"], address, hello["port"], channel)
@@ -254,9 +256,10 @@ class ClusterGateway(Gateway):
             return
         _log.info("machine %s has a gateway of the native lane", machine.name)
         try:
-            while True:
-                message, _ = channel.receive()
-                self._hear(machine, message)
+            with self._beside_workers():
+                while True:
+                    message, _ = channel.receive()
+                    self._hear(machine, message)
         finally:
             with self._machines_lock:
                 if self._machines.get(machine.identity) is machine:

@@ -13,16 +13,16 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import requests
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from delta_sharing_spark.network.hosts import is_local_address, origin
+from delta_sharing_spark.network.hosts import is_local_address
+from delta_sharing_spark.network.urls import Url
 
 
 class ReadCancelled(Exception):
@@ -259,17 +259,21 @@ class BreakableConnection(HTTPConnection):
         self.used_sock = self.sock
         _note(self)  # who went away while it was connected could not hang up
 
-    def begin_again(self) -> socket.socket:
-        """The socket of the open connection, for another request of the thread.
+    def begin(self, connect: Callable[[], None]) -> socket.socket:
+        """The socket for another request of the thread; ``connect`` opens the connection first if it is not open.
 
         Raises:
             AddressRefusedError: It leads to an address that may not be asked.
             ReadCancelled: The reader went away.
+            Whatever ``connect`` raises.
         """
         _check_peer(self, self.sock)
-        assert self.sock is not None, "only open connections are used again"
+        _note(self)
+        if self.sock is None:
+            connect()
         self.used_sock = self.sock
         _note(self)
+        assert self.sock is not None, "it is connected"
         return self.sock
 
 
@@ -292,12 +296,6 @@ _PROXY_VARIABLES = tuple(
 )
 
 
-def _way(to: tuple[str, str, int], verify: object) -> tuple[object, ...]:
-    """What decides which connections a request to an origin may use."""
-    # Mostly none is set, as ``in`` tells sooner than ``get``.
-    return (*to, str(verify), *((name, os.environ.get(name)) for name in _PROXY_VARIABLES if name in os.environ))
-
-
 class BreakableAdapter(requests.adapters.HTTPAdapter):
     """Makes requests use these connections, through a proxy as well; connections of a SOCKS proxy are left as they are."""
 
@@ -305,18 +303,30 @@ class BreakableAdapter(requests.adapters.HTTPAdapter):
         self._pools: dict[tuple[object, ...], Any] = {}
         super().__init__(*args, **kwargs)
 
-    def get_connection_with_tls_context(self, request: Any, verify: Any, proxies: Any = None, cert: Any = None) -> Any:
-        """See requests (2.32 and newer); notes the pool."""
-        pool = super().get_connection_with_tls_context(request, verify, proxies=proxies, cert=cert)
-        if len(self._pools) >= _MOST_POOLS:
-            self._pools.clear()
-        self._pools[_way(origin(urlsplit(request.url)), verify)] = pool
+    def pool_for(self, url: Url, session: requests.Session) -> urllib3.HTTPConnectionPool:
+        """The pool of connections to a URL's host, or to the proxy on the way there, as a session's requests use it.
+
+        Raises:
+            requests.RequestException, OSError: The proxy's address is none, or the certificates cannot be read.
+        """
+        # Mostly none is set, as ``in`` tells sooner than ``get``.
+        by_proxy = ((name, os.environ.get(name)) for name in _PROXY_VARIABLES if name in os.environ)
+        way = (*url.origin, str(session.verify), *by_proxy)
+        pool = self._pools.get(way)
+        if pool is None or pool.pool is None:  # closed, as one of too many hosts
+            if len(self._pools) >= _MOST_POOLS:
+                self._pools.clear()
+            pool = self._pools[way] = self._pool_of(f"{url.root}/", session)
         return pool
 
-    def pool_for(self, to: tuple[str, str, int], verify: object) -> urllib3.HTTPConnectionPool | None:
-        """The pool of an earlier request to an origin in the same way; None over a proxy that reads what is sent."""
-        pool = self._pools.get(_way(to, verify))
-        return None if pool is None or (pool.proxy is not None and pool.scheme == "http") else pool
+    def _pool_of(self, root: str, session: requests.Session) -> Any:
+        how = session.merge_environment_settings(root, {}, True, None, None)
+        if not hasattr(self, "get_connection_with_tls_context"):  # before requests 2.32.2
+            pool = self.get_connection(root, how["proxies"])
+            self.cert_verify(pool, root, how["verify"], how["cert"])  # type: ignore[no-untyped-call]
+            return pool
+        request = requests.Request("GET", root).prepare()
+        return self.get_connection_with_tls_context(request, how["verify"], proxies=how["proxies"], cert=how["cert"])
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)

@@ -11,12 +11,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import urllib3
 
-from delta_sharing_spark.errors import DeltaSharingError, ServerError, redact
+from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.urls import url_or_none
+from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -29,6 +30,8 @@ LONGEST_RETRY_AFTER = 300.0
 _MAX_WRONG_RANGES = 3
 #: So many 500s in the same words are the server's last word on a request; they come within five seconds.
 _MAX_SAME_500 = 3
+#: So many answers that cannot be read for the same thing in them are the server's own, and no damage on the way.
+_MAX_SAME_ANSWERS = 2
 _WAITS_AFTER_500 = (1.0, 3.0)
 
 
@@ -43,6 +46,7 @@ class RetryableError(Exception):
         wait: The seconds of ``Retry-After``.
         is_first_contact: Whether the host has never answered this process, so that retries end soon.
         busy: Whether the other side answered that it is not ready.
+        cause: What in an answer could not be read; the same one again is no damage on the way. None for other failures.
         permanent: Whether the same failure came so often that no retry will help.
     """
 
@@ -55,10 +59,11 @@ class RetryableError(Exception):
         *,
         is_first_contact: bool = False,
         busy: bool = False,
+        cause: object = None,
     ) -> None:
         super().__init__(str(reason))
         self.error = reason if isinstance(reason, DeltaSharingError) else None
-        self.wait, self.is_first_contact, self.busy = wait, is_first_contact, busy
+        self.wait, self.is_first_contact, self.busy, self.cause = wait, is_first_contact, busy, cause
 
 
 class WrongRangeError(RetryableError):
@@ -103,7 +108,7 @@ class _Tries:
         self._settings, self._reached = settings, reached
         self._start = settings.clock()
         self._progress = self._failures = self._wrong_ranges = self._same = 0
-        self._words: tuple[object, object] | None = None
+        self._cause: object = None
 
     def pause_after(self, failure: RetryableError) -> float | None:
         """Seconds before the next try; None to give up."""
@@ -122,7 +127,7 @@ class _Tries:
         if failure.is_first_contact or _status(failure) == 500:
             # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
             bound = min(bound, settings.first_contact_seconds)
-        failure.permanent = self._same >= _MAX_SAME_500
+        failure.permanent = self._same >= (_MAX_SAME_500 if failure.cause is None else _MAX_SAME_ANSWERS)
         is_late = settings.clock() + pause > self._start + bound
         return None if is_late or failure.permanent or self._wrong_ranges > _MAX_WRONG_RANGES else pause
 
@@ -132,12 +137,11 @@ class _Tries:
             self._progress, self._failures, self._wrong_ranges = reached, 0, 0
         self._failures += 1
         self._wrong_ranges += isinstance(failure, WrongRangeError)
-        error = failure.error
-        words = (
-            (error.error_code, error.server_message) if isinstance(error, ServerError) and error.status == 500 else None
-        )
-        self._same = (self._same + 1 if words == self._words else 1) if words is not None else 0
-        self._words = words
+        error, cause = failure.error, failure.cause
+        if isinstance(error, ServerError) and error.status == 500:
+            cause = error.error_code, error.server_message
+        self._same = (self._same + 1 if cause == self._cause else 1) if cause is not None else 0
+        self._cause = cause
 
 
 def _status(failure: RetryableError) -> int | None:
@@ -290,11 +294,11 @@ def final_reason(error: BaseException, host: str | None) -> str | None:
 
 def connection_reason(error: BaseException, url: str) -> str | None:
     """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, half an answer; else None."""
+    parts = url_or_none(url)
+    host, port = ("", 0) if parts is None else (parts.host, parts.port)
     if _is_of_proxy(error):
         why = proxy_reason(error)
-        return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"
-    parts = urlsplit(url)
-    host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        return f"the proxy on the way to {host} did not connect{f': {why}' if why else ''}"
     for inner in beneath(error):
         if isinstance(inner, socket.gaierror):
             is_passing = inner.errno == socket.EAI_AGAIN

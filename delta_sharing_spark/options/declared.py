@@ -12,13 +12,14 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal
 
-from delta_sharing_spark.errors import OptionError, redact
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import values
+from delta_sharing_spark.redaction import redact
 
 Scope = Literal["both", "batch", "stream"]
 INLINE = "Inline credentials"
@@ -77,6 +78,7 @@ class ReadOptions:
 
     version_as_of: int | None = _option(values.count, scope="batch")
     timestamp_as_of: datetime | None = _option(values.timestamp, scope="batch")
+    #: None where none is known: a data source that Spark runs by itself learns the session's in its tasks.
     time_zone: str | None = _option(values.time_zone)
 
     read_change_feed: bool = _option(values.boolean, False, aliases=("readChangeData",))
@@ -152,10 +154,9 @@ class ReadOptions:
     #: late the plan is run, and however often. None in a stream.
     loaded_at: int | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def zone(self) -> str:
-        """``time_zone``, empty where nothing tells it: a data source that Spark runs by itself learns it in its tasks."""
-        return self.time_zone or ""
+    def outside_spark(self) -> ReadOptions:
+        """The options in UTC where no zone is known: so other readers without a session have times that name none."""
+        return self if self.time_zone is not None else replace(self, time_zone="UTC")
 
     @property
     def credentials(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ from delta_sharing_spark.predicates.three_valued import (
 from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
 from delta_sharing_spark.schema.arrow_bridge import bools, int64s
-from delta_sharing_spark.schema.instants import timestamp_micros
+from delta_sharing_spark.schema.instants import local_micros, timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_keys, partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
@@ -135,7 +135,7 @@ def _timestamp(value: str, is_ntz: bool, is_upper: bool) -> int:
         days = wall.toordinal() - _EPOCH_DAYS
         micros = days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
     elif is_ntz or _ZONED.search(value):
-        micros = timestamp_micros(value, None if is_ntz else "UTC")
+        micros = local_micros(value) if is_ntz else timestamp_micros(value, "UTC")
     else:
         raise ValueError("a timestamp without its zone")
     # Writers drop microseconds. Delta up to 3.3 drops the seconds of an offset, which zones had until 1972.
@@ -179,7 +179,7 @@ class FileSkipping:
     """
 
     def __init__(
-        self, expression: Expression, schema: Struct, partition_columns: Sequence[str], *, time_zone: str = "UTC"
+        self, expression: Expression, schema: Struct, partition_columns: Sequence[str], *, time_zone: str | None = "UTC"
     ) -> None:
         self._zone = time_zone
         partitions = {name.lower() for name in partition_columns}

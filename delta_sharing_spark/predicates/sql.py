@@ -41,12 +41,12 @@ _PRODUCTS = ("*", "/", "%", "DIV")
 _OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
 
 
-def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int | None = None) -> tree.Expression:
+def parse_where(text: str, schema: Struct, *, time_zone: str | None = "UTC", now: int | None = None) -> tree.Expression:
     """Parse a SQL boolean expression in Spark's dialect, bound to the columns of ``schema``.
 
     Args:
         schema: The table's columns, by logical names; compared as Spark does, without case.
-        time_zone: The session zone, in which timestamps without a zone are read.
+        time_zone: The session zone, in which timestamps without a zone are read; None where none is known, and they are refused.
         now: The moment that ``current_timestamp()`` and its like mean, in microseconds since 1970; None refuses them.
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTAMP_NTZ, spark_name
-from delta_sharing_spark.schema.instants import date_days, timestamp_micros, zone_of
+from delta_sharing_spark.schema.instants import date_days, local_micros, zone_of
 from delta_sharing_spark.schema.types import DataType
 
 #: Microseconds of a day, and of a minute.
@@ -33,9 +33,9 @@ _SPECIAL_DATES = {"epoch", "now", "today", "tomorrow", "yesterday"}
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """The session time zone, in which timestamps without a zone are read."""
+    """The session time zone, in which timestamps without a zone are read; ``name`` is None where none is known."""
 
-    name: str = "UTC"
+    name: str | None = "UTC"
 
     @property
     def is_fixed(self) -> bool:
@@ -98,7 +98,7 @@ class Zone:
         return _micros(region.utcoffset(None)) if isinstance(region, timezone) else None
 
     def _region(self) -> tzinfo:
-        if not self.name:
+        if self.name is None:
             raise PredicateError(
                 "a time without a zone, and no Spark session is known here whose zone it could mean; write it with its zone, such as "
                 "'2026-01-31 12:00:00Z', or set the option timeZone"
@@ -159,7 +159,7 @@ def parse_timestamp(text: str, zone: Zone, *, is_ntz: bool = False) -> int:
     year, month, day, hour, minute, second, fraction, zone_text = match.groups()
     try:
         clock = f"{hour or 0}:{minute or 0}:{second or 0}.{(fraction or '0')[:6]}"
-        micros = timestamp_micros(f"{year}-{month or 1}-{day or 1} {clock}", None)
+        micros = local_micros(f"{year}-{month or 1}-{day or 1} {clock}")
     except ValueError:
         raise malformed(text, kind) from None
     if is_ntz:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError, out_of_memory, redact
+from delta_sharing_spark.errors import CorruptFileError, out_of_memory
+from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.scan.thrift import (
     BINARY,
@@ -96,7 +97,7 @@ class Footer:
         statistics, self._places[leaf] = find_statistics(self.raw, chunk, kind, self._places.get(leaf, 0))
         return statistics
 
-    def julian(self, reader_zone: str) -> Julian | None:
+    def julian(self, reader_zone: str | None) -> Julian | None:
         """What of the file counts by the Julian calendar; see :func:`delta_sharing_spark.scan.julian.julian_of`."""
         if _MAY_BE_JULIAN.search(self.raw) is None and (_SPARKS not in self.raw or _SPARKS_RELEASE in self.raw):
             return None

@@ -42,13 +42,13 @@ class Julian:
     Attributes:
         dates: Dates, and timestamps of 64 bits.
         int96: Timestamps of 96 bits.
-        zone: The writer's time zone; where the file does not tell it, the reader's, as for Spark.
+        zone: The writer's time zone; where the file does not tell it, the reader's, as for Spark; None where neither is known.
         marks: Pairs of a footer that say so to Spark's reader.
     """
 
     dates: bool
     int96: bool
-    zone: str
+    zone: str | None
     marks: tuple[tuple[bytes, bytes], ...]
 
     def gregorian_dates(self, array: pa.Array) -> pa.Array:
@@ -79,7 +79,7 @@ class Julian:
         if not _is_utc(self.zone):
             zone = (
                 f"the time zone {self.zone!r}"
-                if self.zone
+                if self.zone is not None
                 else "a time zone that nothing tells (set the option timeZone)"
             )
             raise ValueError(f"Spark wrote times before 1900 by the Julian calendar, and in {zone}")
@@ -87,9 +87,9 @@ class Julian:
         return values + (_gregorian_days(days) - days) * _DAY
 
 
-def _is_utc(zone: str) -> bool:
+def _is_utc(zone: str | None) -> bool:
     try:
-        return zone_of(zone) is timezone.utc
+        return zone is not None and zone_of(zone) is timezone.utc
     except ValueError:
         return False
 
@@ -106,12 +106,12 @@ def _with_old(array: pa.Array, end: int, change: Callable[[npt.NDArray[np.int64]
     return numbers_like(array, changed, array.type)
 
 
-def julian_of(metadata: Any, reader_zone: str) -> Julian | None:
+def julian_of(metadata: Any, reader_zone: str | None) -> Julian | None:
     """What of a file that Spark wrote counts by the Julian calendar, by the rules of Spark's reader; None for nothing.
 
     Args:
         metadata: The parsed footer: ``pyarrow.parquet.FileMetaData``.
-        reader_zone: The reader's time zone.
+        reader_zone: The reader's time zone; None where it is not known.
     """
     pairs = metadata.metadata or {}
     told = {name: pairs[_KEY + name] for name in _MARKS if _KEY + name in pairs}
@@ -121,7 +121,7 @@ def julian_of(metadata: Any, reader_zone: str) -> Julian | None:
     if version is None:
         return None
     dates, int96 = version < b"3.0.0" or b"legacyDateTime" in told, version < b"3.1.0" or b"legacyINT96" in told
-    zone = told.get(b"timeZone", reader_zone.encode()).decode("utf-8", "replace")
+    zone = told[b"timeZone"].decode("utf-8", "replace") if b"timeZone" in told else reader_zone
     return (
         Julian(dates, int96, zone, tuple((_KEY + name, text) for name, text in told.items()))
         if dates or int96

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from delta_sharing_spark.network.hosts import split_url
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
 #: Bytes of a request, at least and at most.
@@ -161,8 +161,8 @@ _paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
 
 def pace_of(table: str, location: str, first_tail: int | None = None) -> Pace:
     """How a storage has answered this process for a table's files; arguments as for ``Pace``, and where one of the files lies."""
-    parts = split_url(location)
-    return _paces.get_or_make((table, "" if parts is None else parts.netloc), partial(Pace, first_tail))
+    url = url_or_none(location)
+    return _paces.get_or_make((table, "" if url is None else url.authority), partial(Pace, first_tail))
 
 
 class Guess(NamedTuple):

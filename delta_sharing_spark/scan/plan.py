@@ -121,7 +121,7 @@ class ReadSpec:
         prune: Row groups in which no row can pass it are not read; rows are filtered by ``predicate`` alone.
         limit: The maximum number of rows of one split; the face above cuts over splits.
         change_feed: Whether the rows carry change columns.
-        time_zone: The zone that zone-less partition timestamps are read in; empty where only the task can know it.
+        time_zone: The zone that zone-less partition timestamps are read in; None where only the task can know it.
         is_projected: Whether ``full_schema`` leaves columns of the table out (decides how small files are fetched).
         fetch_ahead: Bytes a task may hold fetched and not yet decoded.
         commit_timestamp_long: Whether ``_commit_timestamp`` is given as the protocol's milliseconds (LONG) instead of TIMESTAMP.
@@ -137,7 +137,7 @@ class ReadSpec:
     prune: Expression | None = None
     limit: int | None = None
     change_feed: bool = False
-    time_zone: str = "UTC"
+    time_zone: str | None = "UTC"
     commit_timestamp_long: bool = False
     is_projected: bool = False
     fetch_ahead: int = 64 << 20

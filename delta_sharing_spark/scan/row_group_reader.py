@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError, out_of_memory, redact
+from delta_sharing_spark.errors import CorruptFileError, out_of_memory
+from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
 from delta_sharing_spark.scan.pace import Pace

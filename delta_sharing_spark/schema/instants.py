@@ -61,16 +61,39 @@ def parse_instant(text: str) -> datetime | None:
         return None
 
 
+class NoZoneError(ValueError):
+    """A timestamp that names no zone, where none is known."""
+
+
 def timestamp_micros(text: str, time_zone: str | None) -> int:
     """Microseconds since the epoch of ``yyyy-MM-dd HH:mm:ss[.ffffff]`` or an ISO-8601 timestamp.
 
     Args:
         text: With or without a zone.
-        time_zone: The zone of a text that names none; None takes the local fields as they are and ignores a zone (NTZ).
+        time_zone: The zone of a text that names none; None where none is known.
 
     Raises:
+        NoZoneError: The text names no zone, and ``time_zone`` is None.
         ValueError: Not a timestamp.
     """
+    local, clock, zone = _parts(text)
+    if zone is None and time_zone == "UTC":
+        return local
+    name = time_zone if zone is None else zone.upper()
+    if name is None:
+        raise NoZoneError(f"{text!r} names no time zone, and none is known")
+    offset = clock.replace(tzinfo=zone_of(name)).utcoffset()
+    assert offset is not None
+    return local - int(offset.total_seconds()) * 1_000_000
+
+
+def local_micros(text: str) -> int:
+    """The same of a text whose fields are taken as they are, whatever zone it names (TIMESTAMP_NTZ); raises ValueError."""
+    return _parts(text)[0]
+
+
+def _parts(text: str) -> tuple[int, datetime, str | None]:
+    """The wall clock of a timestamp in microseconds since the epoch as if it were UTC, one of a near year, and the zone it names."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is not a timestamp")
@@ -79,14 +102,7 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
     clock = datetime(near, int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
     micros = int((fraction or "0").ljust(9, "0")[:6])
     delta = clock - datetime(1970, 1, 1)
-    total = ((delta.days + shift) * 86_400 + delta.seconds) * 1_000_000 + micros
-    if time_zone is None:
-        return total
-    if zone is None and time_zone == "UTC":
-        return total
-    offset = clock.replace(tzinfo=zone_of(zone.upper() if zone else time_zone)).utcoffset()
-    assert offset is not None
-    return total - int(offset.total_seconds()) * 1_000_000
+    return ((delta.days + shift) * 86_400 + delta.seconds) * 1_000_000 + micros, clock, zone
 
 
 def date_days(text: str) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.errors import CorruptFileError, OptionError
 from delta_sharing_spark.schema.arrow import arrow_type
-from delta_sharing_spark.schema.instants import date_days, timestamp_micros
+from delta_sharing_spark.schema.instants import NoZoneError, date_days, local_micros, timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -32,7 +32,7 @@ def partition_keys(names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {key: (key,) if name in physical else (key, name) for name, key in names.items()}
 
 
-def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "UTC") -> Any:
+def partition_value(text: str | None, data_type: DataType, *, time_zone: str | None = "UTC") -> Any:
     """The Python value of one serialized partition value; None for NULL.
 
     Integers for integer types; ``decimal.Decimal``; for ``date`` days and for ``timestamp`` and ``timestamp_ntz``
@@ -40,9 +40,10 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
 
     Args:
         text: The string of the log or of the server's answer.
-        time_zone: The zone of a timestamp that names none.
+        time_zone: The zone of a timestamp that names none; None where none is known.
 
     Raises:
+        NoZoneError: A timestamp names no zone, and ``time_zone`` is None.
         ValueError: The text is not a value of that type.
     """
     if text is None or text == "":
@@ -69,20 +70,30 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
     if name == "date":
         return date_days(text)
     if name in ("timestamp", "timestamp_ntz"):
-        return timestamp_micros(text, time_zone if name == "timestamp" else None)
+        return timestamp_micros(text, time_zone) if name == "timestamp" else local_micros(text)
     if name == "binary":
         return text.encode("utf-8")  # what Delta on Spark and the kernels do with the "escaped binary" of the protocol
     raise ValueError(f"a {data_type} cannot be a partition column")
 
 
 def partition_scalar(
-    text: str | None, data_type: DataType, *, column: str, file: str, time_zone: str = "UTC"
+    text: str | None, data_type: DataType, *, column: str, file: str, time_zone: str | None = "UTC"
 ) -> pa.Scalar:
-    """The Arrow scalar (of Spark's type) of one serialized partition value; raises CorruptFileError where it is none."""
+    """The Arrow scalar (of Spark's type) of one serialized partition value.
+
+    Raises:
+        OptionError: A timestamp names no zone, and none is known.
+        CorruptFileError: The text is no value of the type.
+    """
     target = arrow_type(data_type)
     try:
         value = partition_value(text, data_type, time_zone=time_zone)
         return pa.scalar(value, type=target)
+    except NoZoneError:
+        raise OptionError(
+            f"file {file}: the partition value {text!r} of column {column!r} names no time zone, and no Spark session is known here "
+            f"whose zone it could mean; set the option timeZone"
+        ) from None
     except (ValueError, OverflowError) as error:
         raise CorruptFileError(
             f"file {file}: the partition value {text!r} of column {column!r} is no {data_type} ({error}); "

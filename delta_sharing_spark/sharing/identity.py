@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
-from delta_sharing_spark.network.hosts import origin, split_url
 from delta_sharing_spark.network.http import json_object
+from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
 
@@ -71,10 +71,10 @@ class Identity:
 
     def allows(self, endpoint: str) -> bool:
         """Whether a token may be shown to an endpoint: the same scheme, host, port and path."""
-        mine, other = split_url(self.endpoint), split_url(endpoint)
+        mine, other = url_or_none(self.endpoint), url_or_none(endpoint)
         if mine is None or other is None or mine.query or mine.fragment or other.query or other.fragment:
             return False
-        return origin(mine) == origin(other) and mine.path.rstrip("/") == other.path.rstrip("/")
+        return mine.origin == other.origin and mine.path.rstrip("/") == other.path.rstrip("/")
 
 
 def identity_of(options: ReadOptions) -> Identity | None:

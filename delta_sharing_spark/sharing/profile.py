@@ -338,9 +338,10 @@ def _download(url: str) -> bytes:
     """Download a profile from a web server, by our own session: fsspec would need another package for it."""
     from delta_sharing_spark.network.hosts import is_private
     from delta_sharing_spark.network.http import NetworkSettings
+    from delta_sharing_spark.network.urls import parse_url
     from delta_sharing_spark.sharing.transport import RequestPurpose, read_bytes, send, with_retries
 
-    if not is_private(url):
+    if not is_private(parse_url(url)):
         raise ValueError("it is not https, and a profile holds a secret")
     settings = NetworkSettings(read_timeout=60.0, retry_seconds=60.0)
     purpose = RequestPurpose("the profile", "web server", refused="check its path")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 import time
 import uuid
@@ -54,6 +55,12 @@ class Query:
         """The JSON body, without paging."""
         return _sent(self)
 
+    @property
+    def asks_for_all_files(self) -> bool:
+        """Whether an answer with fewer files than the table's version has cannot be right."""
+        narrowing = (self.starting_version, self.json_predicate_hints, self.limit_hint)
+        return not self.predicate_hints and narrowing == (None, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangesQuery:
@@ -97,7 +104,7 @@ class QueryResponse:
         table: str,
         formats: Sequence[str],
         first: Page,
-        next_page: Callable[[str], Page],
+        next_page: Callable[[str | None], Page],
         query: Query | ChangesQuery,
         fallback: str | None = None,
     ) -> None:
@@ -116,6 +123,9 @@ class QueryResponse:
         self._next_page = next_page
         self._first_versions = {None, head.version, first.protocol_version}
         self._first_versions.add(first.metadata.version if first.metadata else None)
+        #: What counts the files of the whole answer.
+        self._counts = _counts(query, first)
+        self._files = self._bytes = 0
         self._note(first)
 
     def records(self) -> Iterator[FileRecord]:
@@ -129,8 +139,12 @@ class QueryResponse:
         if page is None:
             raise AssertionError("the records of a response are read once")
         seen: set[str] = set()
+        token: str | None = None
         empty = 0
         while True:
+            if not page.end.next_page_token:
+                page = self._complete(page, token)
+            self._files, self._bytes = self._files + page.files, self._bytes + page.size
             empty = 0 if page.files else empty + 1
             records, page.records = page.records, []
             yield records
@@ -145,6 +159,41 @@ class QueryResponse:
             page = self._next_page(token)
             self._check(page)
             self._note(page)
+
+    def _complete(self, last: Page, token: str | None) -> Page:
+        """The last page, which is asked for once more where nothing marks its end and the table has more files."""
+        missing = self._missing(last)
+        if last.has_end:
+            if missing:
+                _warn_once(
+                    self._table,
+                    f"the server marks the end of the files of {self._table} after {missing}; its count is not believed",
+                )
+        elif missing:
+            last = self._next_page(token)
+            self._check(last)
+            if not last.has_end and (missing := self._missing(last)):
+                raise ResponseError(
+                    f"the query of {self._table}: the server's answer ended after {missing}, and so it did when it was "
+                    f"asked again; try again, with maxFilesPerRequest (say 10000) if the table has many files, and ask the "
+                    f"provider if it goes on"
+                )
+        elif self._counts == (None, None) and not last.has_length:
+            _warn_once(
+                self._table,
+                f"nothing tells where the server's answer for {self._table} ends (no endStreamAction, no numFiles, no "
+                f"Content-Length): should it break off after a line, nobody notices; ask the provider for a newer server",
+            )
+        return last
+
+    def _missing(self, last: Page) -> str | None:
+        """How much came of what the table has, by its metadata; None where that is all, or nothing tells."""
+        files, size = self._counts
+        came = self._files + last.files
+        if files is not None:
+            return f"{came} of {files} files" if came < files else None
+        came = self._bytes + last.size
+        return f"{came} of {size} bytes of files" if size is not None and came < size else None
 
     def _check(self, page: Page) -> None:
         """Compare a later page with the first; it need not repeat the head.
@@ -183,6 +232,26 @@ class QueryResponse:
 
     def _broken(self, why: str) -> ResponseError:
         return ResponseError(f"the pages of {self._table} do not fit together: {why}; load the table again")
+
+
+_log = logging.getLogger(__name__)
+_warned: ProcessCache[str, bool] = ProcessCache(1024)
+
+
+def _warn_once(table: str, message: str) -> None:
+    if not _warned.get(table):
+        _warned.put(table, True)
+        _log.warning(message)
+
+
+def _counts(query: Query | ChangesQuery, first: Page) -> tuple[int | None, int | None]:
+    """How many files an answer must have, and of how many bytes; None where nothing tells."""
+    metadata = first.metadata
+    if metadata is None or not isinstance(query, Query) or not query.asks_for_all_files:
+        return None, None
+    if None not in (first.version, metadata.version) and first.version != metadata.version:
+        return None, None  # the newest version's, of a server that describes no other
+    return metadata.num_files, metadata.size
 
 
 #: The page size of the paged shape; the reference server's own bound.

@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.transport import error_kind, truncated_answer
+from delta_sharing_spark.sharing.transport import error_kind, truncated_answer, unreadable_answer
 from delta_sharing_spark.sharing.wire_records import (
     ERROR_FIELDS,
     EndStreamAction,
@@ -74,7 +74,9 @@ class Page:
         records: The sink of the ``FileRecord`` lines.
         end: The last line, if it is an ``endStreamAction``.
         query_status: The status of an asynchronous query that is under way.
-        lines, files: The number of lines, and of those about files.
+        lines, files, size: The number of lines, of those about files, and the bytes of these files.
+        has_end: Whether the last line marks the end.
+        has_length: Whether a header tells how long the answer is.
         unknown: The number of lines of an unknown kind.
         version: The header ``Delta-Table-Version``.
         file_id_hash: The header ``fileidhash``: the hash that the server used for ids, in lower case.
@@ -91,6 +93,9 @@ class Page:
     protocol_version: int | None = None
     lines: int = 0
     files: int = 0
+    size: int = 0
+    has_end: bool = False
+    has_length: bool = False
     unknown: int = 0
     version: int | None = None
     file_id_hash: str | None = None
@@ -131,23 +136,22 @@ def parse_page(
         sink: Makes the sink of the records: a list, or something that keeps less of them.
 
     Raises:
-        RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), or its
-            errorMessage has a status worth a retry.
+        RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), has
+            another line that is no JSON, or its errorMessage has a status worth a retry.
         ResponseError: The answer breaks the protocol.
         ServerError: The answer's last line has an errorMessage.
     """
     page = Page(records=sink())
-    has_ended = False
     last: bytes | None = None
     for line in lines:
         if not line or line.isspace():
             continue
         if last is not None:
-            has_ended = _add_line(page, _loads(last, table, is_last=False), table)
+            page.has_end = _add_line(page, _loads(last, table, is_last=False), table)
         last = line
     if last is not None:
-        has_ended = _add_line(page, _loads(last, table, is_last=True), table)
-    if expects_end and not has_ended:
+        page.has_end = _add_line(page, _loads(last, table, is_last=True), table)
+    if expects_end and not page.has_end:
         raise truncated_answer(f"the query of {table}")
     return page
 
@@ -159,9 +163,9 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise no_server(f"the server's answer for {table} has a line that is not JSON") from None
+        raise unreadable_answer(f"the server's answer for {table} has a line that is not JSON", line) from None
     if not isinstance(tree, dict):
-        raise no_server(f"the server's answer for {table} has a line that is not an object")
+        raise unreadable_answer(f"the server's answer for {table} has a line that is not an object", line)
     return tree
 
 
@@ -185,10 +189,11 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     for kind in _FILE_LINES:
         body = tree.get(kind)
         if body is not None:
-            page.files += 1
             is_wrapped = kind == "file" and isinstance(body, dict) and "deltaSingleAction" in body
             record = parse_delta_file(body, table) if is_wrapped else parse_parquet_file(kind, body, table)
             if record is not None:
+                page.files += 1
+                page.size += record.size
                 page.records.append(record)
             return False
     if tree.get("protocol") is not None:

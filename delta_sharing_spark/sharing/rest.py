@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,11 +21,12 @@ from delta_sharing_spark.errors import (
     ResponseError,
     ServerError,
     UnauthenticatedError,
-    without_secrets,
 )
+from delta_sharing_spark.network.bodies import declared_length
 from delta_sharing_spark.network.http import NetworkSettings, json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import nearest
+from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, known_secrets
@@ -59,6 +61,7 @@ from delta_sharing_spark.sharing.transport import (
     check_endpoint,
     read_bytes,
     send,
+    unreadable_answer,
     with_retries,
 )
 from delta_sharing_spark.sharing.wire_records import (
@@ -82,6 +85,8 @@ UNKNOWN_CALL = (404, 405, 501)
 _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 #: Both, the delta format first: it carries every feature.
 FORMATS = ("delta", "parquet")
+#: How a server refuses a response format that it does not know.
+_ABOUT_FORMAT = re.compile(r"(?i)response[\s_-]?format")
 #: Names looked at, which is one page of a listing, and names shown where none is near.
 _LOOKED_AT, _SHOWN = 500, 5
 #: Characters of a refusal's message that are kept.
@@ -376,9 +381,11 @@ class SharingRest:
         """A request whose answer is a JSON object; ``what`` names it in errors."""
 
         def ask() -> dict[str, Any]:
-            tree = json_object(read_bytes(self._send(method, path, what, params=params, json=body), what))
+            answer = read_bytes(self._send(method, path, what, params=params, json=body), what)
+            tree = json_object(answer)
             if tree is None:
-                raise no_server(f"{what}: the answer is not a JSON object")
+                why = f"{what}: the answer is not a JSON object"
+                raise unreadable_answer(why, answer) if answer.strip() else no_server(why)
             return tree
 
         return with_retries(self.settings, ask)
@@ -437,6 +444,7 @@ class SharingRest:
                 chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))
             lines, expects_end = iter_lines(chunks), expects_end_action(headers)
             page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
+            page.has_length = declared_length(headers) is not None
             page.version = header_version(headers, str(table))
             page.file_id_hash = headers.get("fileidhash", "").lower() or None
             return page
@@ -447,7 +455,13 @@ class SharingRest:
 
         if "delta" not in formats:
             return ask_patiently(())
-        return asked_with_known_features(self.profile.endpoint, ask_patiently)
+        try:
+            return asked_with_known_features(self.profile.endpoint, ask_patiently)
+        except RequestRefusedError as refusal:
+            if formats != FORMATS[:1] or not _ABOUT_FORMAT.search(refusal.server_message or ""):
+                raise
+            # A server that speaks the parquet format alone may say so, where others answer in it.
+            return self._page(method, path, table, FORMATS, asked, token, query=query, sink=sink, ahead=ahead)
 
     def _send(
         self, method: str, path: str, what: str, *, headers: dict[str, str] | None = None, **content: Any

@@ -6,10 +6,9 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import requests
 import urllib3
@@ -25,7 +24,15 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
     UnavailableError,
-    without_secrets,
+)
+from delta_sharing_spark.network.bodies import (
+    ACCEPT_ENCODING,
+    BodyError,
+    DamagedBodyError,
+    TruncatedBodyError,
+    iter_body,
+    read_body,
+    read_start,
 )
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
@@ -33,24 +40,8 @@ from delta_sharing_spark.network.connections import (
     extend_deadline,
     refusing_local_addresses,
 )
-from delta_sharing_spark.network.hosts import (
-    is_loopback,
-    is_private,
-    origin,
-    redirect_refusal,
-    redirect_target,
-    split_url,
-)
-from delta_sharing_spark.network.http import (
-    ACCEPT_ENCODING,
-    UNSENDABLE,
-    BodyError,
-    NetworkSettings,
-    TruncatedBodyError,
-    iter_body,
-    read_body,
-    rest_session,
-)
+from delta_sharing_spark.network.hosts import is_loopback, is_private, redirect_refusal
+from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_session
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import (
     RetryableError,
@@ -60,7 +51,9 @@ from delta_sharing_spark.network.retry import (
     retry,
     retry_after,
 )
-from delta_sharing_spark.sharing.wire_records import broken
+from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
+from delta_sharing_spark.redaction import without_secrets
+from delta_sharing_spark.sharing.wire_records import broken, no_server
 
 _T = TypeVar("_T")
 
@@ -115,20 +108,17 @@ def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
     Raises:
         ConfigError: The endpoint is neither https nor on loopback, or has a query, a fragment or a user.
     """
-    parts = split_url(endpoint)
-    if parts is None and endpoint.partition("://")[2]:
-        raise ConfigError(f"the profile's {what} {endpoint} is not a URL; check the profile")
-    if parts is None or parts.query or parts.fragment or parts.username is not None:
+    try:
+        url = parse_url(endpoint)
+        if url.query or url.fragment:
+            raise UrlError("it has a query or a fragment")
+    except UrlError as why:  # not the text: it may be a token in the wrong place
+        raise ConfigError(f"the profile's {what} is not a plain https URL: {why}; check the profile") from None
+    if not is_private(url):
         raise ConfigError(
-            f"the profile's {what} {endpoint} is not a plain https URL (a host, and no query, fragment or user); "
-            f"check the profile"
+            f"the profile's {what} {url.root} is not https: the token would travel unencrypted; "
+            f"ask the provider for an https {what}"
         )
-    if is_private(endpoint):
-        return
-    raise ConfigError(
-        f"the profile's {what} {endpoint} is not https: the token would travel unencrypted; "
-        f"ask the provider for an https {what}"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +167,18 @@ def send(
         ConfigError: The request cannot be made: its URL or a header is malformed.
         NetworkError: TLS failures.
     """
-    parts, what = split_url(url), purpose.what
-    if parts is None:
-        raise ConfigError(f"{what}: the {purpose.server}'s address is not a URL; check the profile")
+    what = purpose.what
+    try:
+        target = first = parse_url(url)
+    except UrlError as why:
+        raise ConfigError(f"{what}: the {purpose.server}'s address cannot be asked: {why}; check the profile") from None
     purpose = replace(purpose, secrets=(*secrets_in(authorization), *purpose.secrets))
     sent = {"Accept-Encoding": ACCEPT_ENCODING, **(headers or {})}
     if authorization is not None:
         sent["Authorization"] = authorization
-    target, hosts = url, [parts.netloc]
+    hosts = [first.authority]
     for _ in range(MAX_REDIRECTS + 1):
-        response = _exchange(settings, method, target, purpose, sent, is_redirected=target != url, **arguments)
+        response = _exchange(settings, method, target, purpose, sent, is_redirected=target is not first, **arguments)
         if response.status_code < 300:
             return response
         location = response.headers.get("location")
@@ -198,7 +190,7 @@ def send(
             raise answered
         response.close()
         target = _redirected(target, location, method, response.status_code, purpose, sent)
-        hosts.append(urlsplit(target).netloc)
+        hosts.append(target.authority)
         arguments.pop("params", None)  # the first URL's; a redirect's target has its own
     raise ResponseError(f"{what}: {hosts[0]} redirects without end; check the endpoint in the profile")
 
@@ -206,7 +198,7 @@ def send(
 def _exchange(
     settings: NetworkSettings,
     method: str,
-    url: str,
+    url: Url,
     purpose: RequestPurpose,
     headers: dict[str, str],
     *,
@@ -214,13 +206,13 @@ def _exchange(
     **arguments: Any,
 ) -> requests.Response:
     """Send one request and read the head of its answer; ``is_redirected`` says that a redirect led to it."""
-    what, host = purpose.what, (urlsplit(url).hostname or "").lower()
+    what, host = purpose.what, url.host
     timeout = (settings.connect_timeout, settings.read_timeout)
     guard = refusing_local_addresses() if is_redirected and not is_loopback(host) else nullcontext()
     try:
         with guard:
             response = rest_session(settings).request(
-                method, url, timeout=timeout, headers=headers, stream=True, allow_redirects=False, **arguments
+                method, url.text, timeout=timeout, headers=headers, stream=True, allow_redirects=False, **arguments
             )
     except AddressRefusedError as refusal:
         raise ResponseError(
@@ -235,23 +227,28 @@ def _exchange(
             raise ConfigError(
                 f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
             ) from None
-        raise RetryableError(unreachable_error(purpose, url, error), is_first_contact=host not in _answered) from None
+        raise RetryableError(
+            unreachable_error(purpose, url.text, error), is_first_contact=host not in _answered
+        ) from None
     _answered.put(host, True)
     return response
 
 
 def _redirected(
-    url: str, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
-) -> str:
+    url: Url, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
+) -> Url:
     """The URL that a redirect leads to, without the token if that is another host; raises ResponseError where it may not be followed."""
-    target = redirect_target(url, location)
-    refusal = "its target is not a URL" if target is None else redirect_refusal(url, target)
-    before, after = split_url(url), split_url(target or "")
-    same = before is not None and after is not None and origin(before) == origin(after)
+    target, place = url, "what is no URL"
+    try:
+        target = redirect_target(url, location)
+        place = target.root
+        refusal = redirect_refusal(url, target)
+    except UrlError as why:
+        refusal = str(why)
+    same = url.origin == target.origin
     if refusal is None and method != "GET" and not (same and status in (307, 308)):
         refusal = "a request with a body is not sent anywhere else"
-    if refusal is not None or target is None:
-        place = f"{after.scheme}://{after.hostname}" if after is not None else "what is no URL"
+    if refusal is not None:
         raise ResponseError(
             f"{purpose.what}: the {purpose.server} redirects to {place} ({status}), which is not followed: {refusal}; "
             f"check the endpoint in the profile, or ask the provider",
@@ -298,9 +295,18 @@ def _body_errors(what: str) -> Iterator[None]:
     except BodyError as error:
         if isinstance(error, TruncatedBodyError):
             raise truncated_answer(what, error) from None
-        raise broken(f"{what}: the server's answer cannot be read: {error}") from None
+        unreadable = broken(f"{what}: the server's answer cannot be read: {error}; look for a proxy in between")
+        if isinstance(error, DamagedBodyError):
+            raise RetryableError(unreadable, cause=str(error)) from None
+        raise unreadable from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise truncated_answer(what, error) from None
+
+
+def unreadable_answer(why: str, text: bytes) -> RetryableError:
+    """The error of an answer with a text in it that is not JSON: damaged on the way, or, the same one again, the server's own."""
+    # A page for people, as of a login, may differ each time.
+    return RetryableError(no_server(why), cause=text if text.lstrip().startswith(b"{") else b"")
 
 
 def truncated_answer(what: str, error: Exception | None = None) -> RetryableError:
@@ -330,7 +336,7 @@ _FAILS = "the server fails on this request each time; ask the provider, naming t
 
 def permanent_error(error: DeltaSharingError) -> DeltaSharingError:
     """The error of a failure that came each time; the message says so, in the server's words."""
-    if not isinstance(error, ServerError):
+    if not isinstance(error, UnavailableError):
         return error
     text = f"{str(error).removesuffix(_BUSY)}{_FAILS}"
     details = {"status": error.status, "error_code": error.error_code, "server_message": error.server_message}
@@ -339,7 +345,7 @@ def permanent_error(error: DeltaSharingError) -> DeltaSharingError:
 
 def unreachable_error(purpose: RequestPurpose, url: str, error: Exception) -> NetworkError:
     """The error of a request that got no answer."""
-    server, host, cause = purpose.server, urlsplit(url).hostname, type(error).__name__
+    server, host, cause = purpose.server, host_of(url), type(error).__name__
     if isinstance(error, requests.exceptions.ProxyError):
         failed = f"the proxy on the way to the {server} {host} refused or could not be reached"
         cause = proxy_reason(error) or cause
@@ -383,15 +389,8 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
 
 def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
     """``errorCode`` and ``message`` of an error's body, if it has them; secrets that the server echoes are cut out."""
-    data, is_whole = bytearray(), False
-    with suppress(BodyError, urllib3.exceptions.HTTPError, OSError):
-        for chunk in iter_body(response):
-            data += chunk
-            if len(data) > _ERROR_BODY:
-                break
-        else:
-            is_whole = True
-    text = data[:_ERROR_BODY].decode("utf-8", "replace")
+    data, is_whole = read_start(response, _ERROR_BODY)
+    text = data.decode("utf-8", "replace")
 
     def clean(value: object, length: int) -> str | None:
         return " ".join(without_secrets(str(value), secrets).split())[:length] or None

@@ -125,7 +125,7 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
             for schema in (self._schema, self._schema if self._required is None else self._required)
         )
         if self._filters:
-            scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.zone))
+            scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
         elif self._limit is not None:
             limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
             scan = replace(scan, options=replace(scan.options, limit=min(limits)))
@@ -166,7 +166,7 @@ def _push_filters(kept: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
     return push
 
 
-def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:
+def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str | None) -> Expression | None:
     """The conjunction of the filters that ``where`` can express; None if there are none."""
     from delta_sharing_spark.predicates.times import Zone
     from delta_sharing_spark.predicates.tree import conjunction

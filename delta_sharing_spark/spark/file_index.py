@@ -253,7 +253,7 @@ def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ..
     shown = [(text, java) for java in filters if not (text := str(java.toString())).startswith(own)]
     about_columns = [java for _, java in shown if not _METADATA & set(_names(java))]
     load = index.load
-    condition = read_filters(about_columns, load.columns, load.options.zone).condition
+    condition = read_filters(about_columns, load.columns, load.options.time_zone).condition
     return tuple(text for text, _ in shown), None if condition == TRUE else condition
 
 

@@ -175,7 +175,9 @@ class GatewayStarts:
             "hosts": hosts,
             "host": self._gateway.advertised,
             "port": self._gateway.port,
-            "key": self._gateway.key.hex(),
+            "certificate": self._gateway.certificate,
+            "secret": self._gateway.secret.hex(),
+            "key_field": self._gateway.key_field,
             "memory": self._memory,
         }
         name = f"delta-sharing-spark: gateways on {len(places)} machines"

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.decoding import release_of
+from delta_sharing_spark.native.encrypted_channel import why_no_certificate
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
@@ -129,7 +131,15 @@ def reach_of(spark: SparkSession) -> Reach:
         return Reach(f"the executors run on this machine ({master})")
     if is_connect(spark):
         return Reach(f"Spark Connect's server runs executors elsewhere ({master})", False)
+    if (why := why_no_certificate()) is not None:
+        _log_once(why)
+        return Reach(why, False)
     return Reach(f"each machine of the executors has a gateway ({master})", cluster=context)
+
+
+@lru_cache(maxsize=1)
+def _log_once(why: str) -> None:
+    _log.warning("the Python source reads on this cluster: %s", why)
 
 
 def start_gateways(reach: Reach) -> None:

@@ -89,7 +89,7 @@ class ScanConditions:
 
 
 def read_filters(
-    filters: Sequence[Any], schema: Struct, time_zone: str, *, follows_clock: bool = False
+    filters: Sequence[Any], schema: Struct, time_zone: str | None, *, follows_clock: bool = False
 ) -> ScanConditions:
     """The conditions that a scan's filters (of the JVM) give.
 

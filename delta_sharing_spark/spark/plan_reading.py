@@ -53,7 +53,7 @@ class PlanningRelations:
         zone: The zone in which loads read ``where``.
     """
 
-    def __init__(self, spark: SparkSession, zone: str) -> None:
+    def __init__(self, spark: SparkSession, zone: str | None) -> None:
         self._spark, self._zone = spark, zone
         self._root = Path(tempfile.mkdtemp(prefix="delta-sharing-planning-"))
         weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)

@@ -111,14 +111,14 @@ def _through_proxy(split: Split) -> Split:
         return split  # nothing of what follows is imported for it
     from delta_sharing_spark.access.cached_access import CachedAccess
     from delta_sharing_spark.access.url.access import UrlAccess
-    from delta_sharing_spark.network.hosts import split_url
+    from delta_sharing_spark.network.urls import host_of
     from delta_sharing_spark.spark.jvm_settings import proxy_of
 
     cache = split.access if isinstance(split.access, CachedAccess) else None
     access = split.access if cache is None else cache.inner
     if not isinstance(access, UrlAccess) or access.settings.proxy is not None:
         return split
-    hosts = {parts.hostname for piece in split.slices if (parts := split_url(piece.task.location)) is not None}
+    hosts = {host for piece in split.slices if (host := host_of(piece.task.location))}
     access = replace(access, settings=replace(access.settings, proxy=proxy_of(context.getLocalProperty, hosts)))
     return replace(split, access=access if cache is None else replace(cache, inner=access))
 

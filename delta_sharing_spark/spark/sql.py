@@ -180,7 +180,7 @@ def _relations(client: Recipient, spark: SparkSession) -> PlanningRelations | Wo
     if is_connect(spark):
         return WordRelations(spark)
     # The zone in which a load reads the literals of ``where`` that name none.
-    zone = parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
+    zone = parse_options(client.load_options(TableName("a", "b", "c"), {})).time_zone
     return PlanningRelations(spark, zone)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from datetime import datetime, timezone
-from urllib.parse import urlsplit
 
+from delta_sharing_spark.network.urls import parse_url
 from delta_sharing_spark.storage.secrets import AwsSession
 
 _NO_BODY = hashlib.sha256(b"").hexdigest()
-_PORTS = {"http": 80, "https": 443}
 
 
 def sign(method: str, url: str, secret: AwsSession, region: str, now: float) -> dict[str, str]:
@@ -23,14 +22,10 @@ def sign(method: str, url: str, secret: AwsSession, region: str, now: float) -> 
         region: The bucket's.
         now: Seconds since the epoch.
     """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    if parts.port is not None and parts.port != _PORTS.get(parts.scheme):
-        host = f"{host}:{parts.port}"
+    parts = parse_url(url)
     moment = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     headers = {
-        "host": host,
+        "host": parts.authority,
         "x-amz-content-sha256": _NO_BODY,
         "x-amz-date": moment,
     }
@@ -38,7 +33,7 @@ def sign(method: str, url: str, secret: AwsSession, region: str, now: float) -> 
         headers["x-amz-security-token"] = secret.session_token
     signed = ";".join(headers)
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    request = f"{method}\n{parts.path or '/'}\n{parts.query}\n{lines}\n{signed}\n{_NO_BODY}"
+    request = f"{method}\n{parts.path or '/'}\n{parts.query or ''}\n{lines}\n{signed}\n{_NO_BODY}"
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
     key = f"AWS4{secret.secret_access_key}".encode()

@@ -10,6 +10,8 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
+import stat
 import threading
 import time
 import uuid
@@ -21,6 +23,7 @@ import numpy as np
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.storage.own_files import followed, read_own
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)
@@ -31,6 +34,10 @@ _CHECKSUM = 4
 _KEEP = 0.9
 #: A temporary file of a process that died is removed after so many seconds.
 _ABANDONED = 3600.0
+#: The names that a cache gives; whatever else lies in its directory is not its own.
+_FOLDER, _BLOCK, _PARTIAL = (
+    re.compile(form) for form in (r"[0-9a-f]{2}", r"[0-9a-f]{62}", r"\.[0-9a-f]{62}\.[0-9a-f]{32}")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,8 @@ class BlockCache:
         """A block of ``length`` bytes, marked as used; None if it is not there, or is not whole."""
         path = self._path(name)
         try:
-            data = path.read_bytes()
-            if len(data) != length + _CHECKSUM or zlib.crc32(data[:length]) != int.from_bytes(data[length:], "little"):
+            data = read_own(path)
+            if data is None or len(data) != length + _CHECKSUM or _checksum(name, data[:length]) != data[length:]:
                 path.unlink(missing_ok=True)
                 return None
             os.utime(path)
@@ -85,7 +92,7 @@ class BlockCache:
             try:
                 with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                     out.write(data)
-                    out.write(zlib.crc32(data).to_bytes(_CHECKSUM, "little"))
+                    out.write(_checksum(name, data))
                 coming = len(data) + _CHECKSUM
                 with self._lock:
                     if self._size is None or self._size + coming > self._max:
@@ -105,7 +112,7 @@ class BlockCache:
 
     def _check_owner(self) -> None:
         """Refuse a directory in which another user can write, for they could change the rows of later reads."""
-        status = self._root.stat()
+        status = os.lstat(followed(self._root))
         if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
             raise OptionError(
                 f"the directory {self._root} of the option cacheDir can be written by other users, who could change what "
@@ -119,16 +126,17 @@ class BlockCache:
         """Remove the blocks, of all processes, that were not used for longest beyond the bound; returns the bytes left."""
         blocks: list[tuple[float, int, str]] = []
         for folder in os.scandir(self._root):
-            if not folder.is_dir(follow_symlinks=False):
+            if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
                 continue
             for entry in os.scandir(folder.path):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if entry.name.startswith("."):
-                        if status.st_mtime < time.time() - _ABANDONED:
-                            os.unlink(entry.path)
+                    if not stat.S_ISREG(status.st_mode):
                         continue
-                    blocks.append((status.st_mtime, status.st_size, entry.path))
+                    if _BLOCK.fullmatch(entry.name):
+                        blocks.append((status.st_mtime, status.st_size, entry.path))
+                    elif _PARTIAL.fullmatch(entry.name) and status.st_mtime < time.time() - _ABANDONED:
+                        os.unlink(entry.path)
         size = sum(bytes_ for _, bytes_, _ in blocks)
         if size + coming <= self._max:
             return size
@@ -139,6 +147,11 @@ class BlockCache:
                 os.unlink(path)
             size -= bytes_
         return size
+
+
+def _checksum(name: str, data: bytes | memoryview) -> bytes:
+    """Of a block and its name, for a block that is moved to another's name is another's bytes."""
+    return zlib.crc32(data, zlib.crc32(name.encode())).to_bytes(_CHECKSUM, "little")
 
 
 def _make_private(directory: Path) -> None:

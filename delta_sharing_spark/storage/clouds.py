@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.http import declared_length, json_object, parse_count
+from delta_sharing_spark.network.bodies import declared_length
+from delta_sharing_spark.network.http import json_object, parse_count
 from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign

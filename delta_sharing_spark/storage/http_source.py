@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import requests
 
@@ -18,11 +17,13 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
+from delta_sharing_spark.network.bodies import read_start
 from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
+from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
+from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target, scheme_of
 from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, reason_of
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange, wrong_bytes
@@ -87,8 +88,8 @@ class HttpSource:
         self._policy = policy or HttpPolicy()
         self._version = FileVersion(name, size)
         self._canceller = Canceller(f"file {name}")
-        #: The URL that was looked at last, and whether it may be local.
-        self._known: tuple[str, bool] | None = None
+        #: The URL that was looked at last, its parts, and whether it may be local.
+        self._checked: tuple[str, Url, bool] | None = None
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``. A broken transfer goes on from the byte it reached."""
@@ -124,7 +125,7 @@ class HttpSource:
         if renewals > MAX_RENEWALS:
             action = action_of(refusal, "reload the table, and ask the provider if it goes on")
             raise FileError(
-                f"file {self.name}: the storage {urlsplit(url).hostname} refused it again after {MAX_RENEWALS} renewals "
+                f"file {self.name}: the storage {host_of(url)} refused it again after {MAX_RENEWALS} renewals "
                 f"({reason_of(refusal)}); {action}",
                 file=self.name,
             ) from None
@@ -171,57 +172,69 @@ class HttpSource:
     def _get(self, url: str, asked: Range) -> Answer:
         headers = {"Range": asked.header, "Accept-Encoding": "identity"}
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
-        first = url
-        if (known := self._known) is None or known[0] != url:
-            self._known = known = url, self._may_be_local(url, first)
-        may_be_local = known[1]
+        if (checked := self._checked) is None or checked[0] != url:
+            parts = self._parsed(url)
+            self._checked = checked = url, parts, self._may_be_local(parts, parts)
+        _, first, may_be_local = checked
+        target = first
         for _ in range(_MAX_REDIRECTS + 1):
             try:
                 with nullcontext() if may_be_local else refusing_local_addresses():
-                    response = send(self._session, "GET", url, headers, timeout)
+                    response = send(self._session, "GET", target, headers, timeout)
             except AddressRefusedError as refusal:
-                raise self._refused_host(f"{urlsplit(url).hostname}, which leads to {refusal},") from None
+                raise self._refused_host(f"{target.host}, which leads to {refusal},") from None
             if isinstance(response, KeptAnswer) or not response.is_redirect:
                 return response
             response.close()
-            target = redirect_target(url, response.headers["location"])
-            if target is None:
-                raise bad_url(f"file {self.name}", "it redirects to what is no URL")
-            url, may_be_local = target, self._may_be_local(target, first)
+            location = response.headers["location"]
+            try:
+                target = redirect_target(target, location)
+            except UrlError as why:
+                raise self._no_url(location, f"it redirects to what is no URL: {why}") from None
+            may_be_local = self._may_be_local(target, first)
         raise FileError(
             f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
         )
 
-    def _may_be_local(self, url: str, first: str) -> bool:
-        """Whether a URL may lead to this machine or its network; a redirect may only if the URL before it did.
+    def _parsed(self, url: str) -> Url:
+        """The parts of the file's URL; raises FileError where it is none that can be asked."""
+        try:
+            return parse_url(url)
+        except UrlError as why:
+            raise self._no_url(url, str(why)) from None
+
+    def _no_url(self, text: str, why: str) -> FileError:
+        """The error of a text that is no URL of http, and of which only the scheme may be shown."""
+        scheme = scheme_of(text)
+        if scheme not in ("http", "https"):
+            what = f"of the scheme {scheme!r}" if scheme else "a path"
+            why = f"it is {what}, where a signed https URL belongs"
+        return bad_url(f"file {self.name}", why)
+
+    def _may_be_local(self, url: Url, first: Url) -> bool:
+        """Whether a URL may lead to this machine or its network; a redirect may only if the first URL was there.
 
         Raises:
             ConfigError: The URL is neither encrypted, nor on loopback, nor on an allowed host; or it is a local address that
                 a server elsewhere may not name.
-            FileError: The text is no URL.
+            FileError: Its scheme is another one.
         """
-        parts = split_url(url)
-        if parts is None and url.lower().startswith(("http://", "https://")):
-            raise bad_url(f"file {self.name}", "it is malformed")
-        parts = parts or urlsplit(f"{url.partition(':')[0][:20]}:")
-        if parts.scheme not in ("https", "http"):
-            scheme = f"of the scheme {parts.scheme!r}" if parts.scheme else "a path"
-            raise bad_url(f"file {self.name}", f"it is {scheme}, where a signed https URL belongs")
-        host = (parts.hostname or "").lower()
-        allowed, is_here = host in self._policy.allowed_hosts, is_loopback(host)
-        if parts.scheme == "http" and not (allowed or is_here):
+        if url.scheme not in ("https", "http"):
+            raise self._no_url(url.root, "")
+        allowed, is_here = url.name in self._policy.allowed_hosts, is_loopback(url.host)
+        if url.scheme == "http" and not (allowed or is_here):
             raise ConfigError(
-                f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
+                f"file {self.name}: its URL is {url.scheme}://{url.host}, which is not encrypted; "
                 f"name the host in the option allowedDataHosts if you trust it"
             )
-        may_be_local = allowed or (self._policy.local_server and is_here and is_loopback(urlsplit(first).hostname))
-        if (is_here or is_local_address(host)) and not may_be_local:
-            raise self._refused_host(f"{host},")
+        may_be_local = allowed or (self._policy.local_server and is_here and is_loopback(first.host))
+        if (is_here or is_local_address(url.host)) and not may_be_local:
+            raise self._refused_host(f"{url.host},")
         return may_be_local
 
     def _failure_of(self, response: requests.Response) -> Exception:
-        status, host = response.status_code, urlsplit(response.url).hostname or ""
-        body = response.raw.read(_ERROR_BODY, decode_content=True) or b"" if status < 500 else b""
+        status, host = response.status_code, host_of(response.url)
+        body = read_start(response, _ERROR_BODY)[0] if status < 500 else b""
         failure = failure_of(status, response.headers, body, what=f"file {self.name}", method="GET", host=host)
         is_final = isinstance(failure, FileNotFoundError | FileError)
         if is_final and status in (400, 404) and _EXPIRED_BODY.search(body):

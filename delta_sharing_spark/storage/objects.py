@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import requests
 
 from delta_sharing_spark.errors import (
+    ConfigError,
     CorruptFileError,
     CredentialError,
     DeltaSharingError,
@@ -18,10 +18,12 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
-from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.http import TruncatedBodyError, data_session, read_body, tells_length
+from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, read_start, tells_length
+from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
+from delta_sharing_spark.network.http import data_session
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
+from delta_sharing_spark.network.urls import UrlError, host_of, parse_url
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
 from delta_sharing_spark.storage.clouds import UnreadableAnswer, cloud_for
@@ -76,7 +78,7 @@ class Storage:
         """How errors name the other end, in the region that is asked by now."""
         if self._cloud is None or self.settings.endpoint:
             return self.settings.endpoint or "this machine"
-        return urlsplit(self._cloud.object_url(self.location)).hostname or ""
+        return host_of(self._cloud.object_url(self.location))
 
     def with_settings(self, settings: StorageSettings) -> Storage:
         """The same credential, with other bounds on retries."""
@@ -223,16 +225,17 @@ class Storage:
                         if method == "HEAD" or tells_length(response.headers):
                             raise
                         raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
-                body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
+                body = b"" if method == "HEAD" else read_start(response, _LARGEST_ERROR)[0]
                 if cloud.corrected(response.status_code, response.headers, body) or cloud.way != way:
                     raise _AnotherWay
                 raise failure_of(response.status_code, response.headers, body, what=what, method=method, host=self.host)
 
-            ask: Callable[[], Answer] = partial(send, session, method, url, headers, timeout)
-            if transfer is None:  # a listing, or an object of the log: its body is decoded
-                ask = partial(
-                    session.request, method, url, headers=headers, timeout=timeout, stream=True, allow_redirects=False
-                )
+            def ask() -> Answer:
+                # An endpoint that the user names may be on this machine; a location that the server names may not.
+                with nullcontext() if settings.endpoint else refusing_local_addresses():
+                    # A listing, or an object of the log, has its body decoded.
+                    return send(session, method, parse_url(url), headers, timeout, is_decoded=transfer is None)
+
             return exchange(ask, answered, url=url, settings=settings, canceller=canceller, what=what)
 
         def attempt() -> T:
@@ -262,6 +265,17 @@ class Storage:
             )
         except RetryableError as failure:
             raise self._given_up(failure, what) from None
+        except AddressRefusedError as refusal:
+            raise FileError(
+                f"{what}: the storage at {self.host} leads to {refusal}, an address of this machine or its network; name it in the "
+                f"option storageEndpoint if you trust it",
+                file=what,
+            ) from None
+        except UrlError as why:
+            raise ConfigError(
+                f"{what}: the storage's address cannot be asked: {why}; check the option storageEndpoint, and ask the provider "
+                f"where the table lies if it is not set"
+            ) from None
         except UnreadableAnswer as why:
             raise FileError(
                 f"{what}: the storage at {self.host} answered what its protocol does not have ({why}); look for a proxy in "
@@ -277,6 +291,8 @@ class Storage:
         host = self.host
         if isinstance(failure, WrongRangeError):
             return wrong_bytes(what, failure, f" at {host}")
+        if failure.error is not None:
+            return failure.error
         if failure.busy:
             return NetworkError(
                 f"{what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "

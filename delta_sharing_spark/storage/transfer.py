@@ -8,16 +8,21 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 import requests
 import urllib3
 
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.network.bodies import (
+    BodyError,
+    DamagedBodyError,
+    TruncatedBodyError,
+    coding_of,
+    declared_length,
+)
 from delta_sharing_spark.network.connections import Canceller, Deadline
-from delta_sharing_spark.network.hosts import split_url
-from delta_sharing_spark.network.http import UNSENDABLE, BodyError, NetworkSettings, TruncatedBodyError, declared_length
+from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
 from delta_sharing_spark.network.retry import (
     RetryableError,
@@ -26,6 +31,7 @@ from delta_sharing_spark.network.retry import (
     final_reason,
     forget_frames,
 )
+from delta_sharing_spark.network.urls import host_of
 from delta_sharing_spark.storage.ranges import Range
 
 T = TypeVar("T")
@@ -64,18 +70,20 @@ class FileVersion:
             CorruptFileError: The answer is of another file than the one planned, or than the last answer.
             FileError: Something in between changed the body.
         """
+        if (coding := coding_of(headers)) is not None:
+            raise FileError(
+                f"file {self.name}: the storage sent it compressed ({coding}) though that was not asked for; "
+                f"look for a proxy in between that changes what it passes on",
+                file=self.name,
+            )
         if status == 206:
             self._check_range(requested, headers.get("content-range", ""))
         else:
             declared = declared_length(headers)
+            if "content-range" in headers or (declared == requested.length != (self.size or requested.end)):
+                raise made_whole(requested)
             if declared is not None:
                 self._check_size(declared)
-        if headers.get("content-encoding", "identity").lower() not in ("", "identity", "aws-chunked"):
-            raise FileError(
-                f"file {self.name}: the storage sent it compressed though that was not asked for; "
-                f"look for a proxy in between that changes what it passes on",
-                file=self.name,
-            )
         self._check_etag(headers.get("etag"))
         return 0 if status == 206 else requested.start
 
@@ -146,7 +154,8 @@ class Transfer:
             CorruptFileError, FileError, WrongRangeError: As ``FileVersion.accept``.
             ReadCancelled
         """
-        skip = self._version.accept(self.missing, response.status_code, response.headers)
+        asked, before = self.missing, self.arrived
+        skip = asked_from = self._version.accept(asked, response.status_code, response.headers)
         fill = response.read_into if isinstance(response, KeptAnswer) else partial(_read_into, response)
         while skip or self.missing.length:
             room = memoryview(bytearray(min(skip, _CHUNK))) if skip else self._room[self.arrived :]
@@ -158,6 +167,9 @@ class Transfer:
                 self.arrived += count
             canceller.check()
         if self.missing.length:
+            if asked_from and asked_from - skip + self.arrived - before == asked.length:
+                self.arrived = before  # its bytes are those of another place
+                raise made_whole(asked)
             raise RetryableError(f"the body ended after {self.arrived} of {self._requested.length} bytes")
 
 
@@ -166,6 +178,14 @@ def _read_into(response: requests.Response, room: memoryview) -> int:
     piece = getattr(response.raw, "read1", response.raw.read)(min(_CHUNK, len(room)))
     room[: len(piece)] = piece
     return len(piece)
+
+
+def made_whole(asked: Range) -> WrongRangeError:
+    """The failure of an answer that says it is a whole file, and holds the range that was asked for."""
+    return WrongRangeError(
+        f"asked for bytes {asked.start}-{asked.end - 1}, got {asked.length} bytes as a whole file: 200, as if something in "
+        f"between had made it of 206"
+    )
 
 
 def exchange(
@@ -206,19 +226,15 @@ def exchange(
                 if isinstance(error, PermissionError | FileNotFoundError) or not isinstance(error, _UNTOLD):
                     raise
                 try:
-                    raise _told(error, url, _host(url), what) from None
+                    raise _told(error, url, host_of(url), what) from None
                 finally:
                     forget_frames(error)
     if deadline.is_over:
-        raise RetryableError(f"{_host(url)} had not sent all of it after {settings.request_seconds:.0f} s")
+        raise RetryableError(f"{host_of(url)} had not sent all of it after {settings.request_seconds:.0f} s")
     return received
 
 
-def _host(url: str) -> str | None:
-    return (split_url(url) or urlsplit("")).hostname
-
-
-def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaSharingError | RetryableError:
+def _told(error: Exception, url: str, host: str, what: str) -> DeltaSharingError | RetryableError:
     """A failure in our words: of the network, or one that no retry will mend."""
     final = final_reason(error, host)
     if final is not None:
@@ -226,9 +242,12 @@ def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaShari
     if isinstance(error, BodyError):
         if isinstance(error, TruncatedBodyError):
             return RetryableError(f"the body of {host} is cut off: {error}")
-        return FileError(
-            f"{what}: the answer of {host} cannot be read: {error}; ask the provider to check it", file=what
+        unreadable = FileError(
+            f"{what}: the answer of {host} cannot be read: {error}; look for a proxy in between, and ask the provider if "
+            f"there is none",
+            file=what,
         )
+        return RetryableError(unreadable, cause=str(error)) if isinstance(error, DamagedBodyError) else unreadable
     if isinstance(error, UNSENDABLE):
         return bad_url(what, type(error).__name__)
     if not isinstance(error, _NETWORK):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shlex
+import shutil
+import stat
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+from delta_sharing_spark.storage.own_files import written
 
 
 def worker_python(executable: str | None = None) -> str:
@@ -28,14 +34,15 @@ def worker_python(executable: str | None = None) -> str:
         return python
     # One directory a user, that no one else may write to: the script decides what Spark's workers run.
     home = Path(directory) / f"delta-sharing-spark-{os.getuid()}"
-    home.mkdir(mode=0o700, exist_ok=True)
-    if home.stat().st_uid != os.getuid() or home.stat().st_mode & 0o077:
-        return python
+    with suppress(FileExistsError):
+        home.mkdir(mode=0o700)
+    status = os.lstat(home)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        home = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=directory))  # another user has the name
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
     script = home / name
     text = f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n'
     if not script.exists() or script.read_text() != text:
-        fresh = script.with_suffix(f".{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o700)
-        fresh.replace(script)
+        with written(script, mode=0o700) as file:
+            file.write(text.encode())
     return str(script)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.schema.types import spark_schema_json
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-from canonical import row_texts
 
 spark_types = pytest.importorskip("pyspark.sql.types")
 

@@ -7,7 +7,6 @@ hypothesis draws schemas, values, vectors and row-group sizes.
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timezone
@@ -21,12 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
-
-sys.path.insert(0, str(Path(__file__).parent))
-from canonical import row_texts
 
 kernel = pytest.importorskip("delta_kernel_rust_sharing_wrapper")
 deltalake = pytest.importorskip("deltalake")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +15,15 @@ from typing import Any
 
 import pytest
 
+from conformance.canonical import row_texts
+from conformance.test_golden import ANSWERED, BROKEN, COUNTED, TABLES, shared_name
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.schema.types import spark_schema_json
 from delta_sharing_spark.spark.lanes import python_frame
 from delta_sharing_spark.spark.native import native_frame, reach_of
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "changes"))
-from canonical import row_texts
-from feed_tables import FEEDS
-from test_golden import ANSWERED, BROKEN, COUNTED, TABLES, shared_name
+from unit.changes.feed_tables import FEEDS
 
 HERE = Path(__file__).parents[1] / "data" / "delta_spark"
 WRITTEN = {path.parent.name: path.parent for path in sorted(HERE.glob("*/expected.json"))}

@@ -3,8 +3,8 @@
 Run by hand, with the environment of ``write_with_delta.py`` and this project beside it (some ten seconds a table):
 
     /tmp/delta/bin/pip install -e .
-    /tmp/delta/bin/python tests/data/compare_with_delta.py 0 50             # seeds 0 to 49
-    /tmp/delta/bin/python tests/data/compare_with_delta.py 0 50 --streams   # as streams, killed and started again
+    PYTHONPATH=tests /tmp/delta/bin/python -m data.compare_with_delta 0 50             # seeds 0 to 49
+    PYTHONPATH=tests /tmp/delta/bin/python -m data.compare_with_delta 0 50 --streams   # as streams, killed and started again
 
 Every version, random predicates and change feeds are compared, or random streams. Where Delta refuses a feed or a
 stream, nothing is compared: it refuses some changes of schema that can be read.
@@ -24,15 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-
-from canonical import row_texts
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StructType
-from random_tables import RandomTable
-from write_with_delta import answer, session
 
+from conformance.canonical import row_texts
+from data.random_tables import RandomTable
+from data.write_with_delta import answer, session
 from delta_sharing_spark import register
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.schema.types import spark_schema_json

@@ -3,7 +3,7 @@
 Run by hand, once, with its own PySpark (it needs Maven Central, Java 17 and about five minutes); the tables are kept:
 
     python -m venv /tmp/delta && /tmp/delta/bin/pip install pyspark==4.2.0 pyarrow
-    /tmp/delta/bin/python tests/data/write_with_delta.py            # all tables, or the names given
+    PYTHONPATH=tests /tmp/delta/bin/python -m data.write_with_delta            # all tables, or the names given
 
 A table is a list of SQL statements; ``{t}`` stands for it. Beside the table lies ``expected.json``: the types and rows
 of every version, and of every version's change feed, as Delta Lake returned them (see ``conformance/canonical.py``).
@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-
 import pyarrow as pa
-from canonical import row_texts
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Geography, Geometry, VariantVal
+
+from conformance.canonical import row_texts
 
 HERE = Path(__file__).parent / "delta_spark"
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from loopback import Answer, Request, answering
+from unit.access.loopback import Answer, Request, answering
 
 
 @dataclass(frozen=True, slots=True)

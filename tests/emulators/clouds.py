@@ -18,8 +18,9 @@ from urllib.parse import quote
 
 import pytest
 import requests
-from checking import Asked, CheckingProxy, Grant, proxying
-from processes import free_port, running
+
+from emulators.checking import Asked, CheckingProxy, Grant, proxying
+from emulators.processes import free_port, running
 
 BUCKET = "tables"
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "access"))
-
-from clouds import CLOUDS, Cloud
+from emulators.clouds import CLOUDS, Cloud
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clouds import Cloud, put_table
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import NoSuchFileError
 from delta_sharing_spark.testing.server import SharingServer
+from emulators.clouds import Cloud, put_table
 
 pytestmark = pytest.mark.emulators
 

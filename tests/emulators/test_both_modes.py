@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from clouds import Cloud, put_table
 from fsspec import get_filesystem_class
 
 from delta_sharing_spark.access.open import resolve
@@ -22,6 +21,7 @@ from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from emulators.clouds import Cloud, put_table
 
 pytestmark = pytest.mark.emulators
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from clouds import Cloud, put_table
-from shared_tables import NAME, head_of, opened, rows, split_of
 
 from delta_sharing_spark.access.directory.access import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
@@ -21,6 +19,8 @@ from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from emulators.clouds import Cloud, put_table
+from unit.access.shared_tables import NAME, head_of, opened, rows, split_of
 
 pytestmark = pytest.mark.emulators
 
@@ -144,7 +144,7 @@ def test_a_job_outlives_its_credential(cloud: Cloud, table: DeltaTableBuilder, n
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud, lifetime=3.0)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     asked = len(issuer.asked)
     time.sleep(3.5)
@@ -157,7 +157,7 @@ def test_a_credential_that_ends_before_it_was_announced_to(cloud: Cloud, table: 
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     cloud.expire_all()
     assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
@@ -209,7 +209,7 @@ def test_without_a_way_to_renew_expiry_is_an_error(cloud: Cloud, table: DeltaTab
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud, lifetime=3.0)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carryProfile="false")
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     time.sleep(3.5)
     with pytest.raises(CredentialError, match="carryProfile=false"):
@@ -241,7 +241,7 @@ def test_a_vacuumed_file(cloud: Cloud, tmp_path: Path, name: str) -> None:
     for listing in (True, False):
         issuer = CloudIssuer(cloud, listing=listing)
         directory = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
-        snapshot = directory.snapshot_at()
+        snapshot = directory.read_snapshot(lambda snapshot: snapshot)
         split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
         # S3 answers a credential that may not list 403 for what is not there; no other file tells it from a scope.
         is_ambiguous = location.startswith("s3") and not listing

@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from clouds import Cloud, put_table
-from test_directory_on_clouds import CloudIssuer
 
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError
@@ -18,6 +16,8 @@ from delta_sharing_spark.interop import create_secret, storage_options
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from emulators.clouds import Cloud, put_table
+from emulators.test_directory_on_clouds import CloudIssuer
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 IDS = list(range(12))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,9 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from faults.test_matrix import FAULTS, HASTE, IN_DIRECTORIES, SMALL, share
 from support.buckets import BucketServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "native"))
-from reading import rows_of, served
-from test_matrix import FAULTS, HASTE, IN_DIRECTORIES, SMALL, share
+from unit.native.reading import rows_of, served
 
 pytestmark = pytest.mark.usefixtures("files_in_parts")
 

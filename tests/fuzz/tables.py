@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +16,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "deltalog"))
-from logbuilder import MemoryLogStore
+from unit.deltalog.logbuilder import MemoryLogStore
 
 Rows = list[str]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,19 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from reference_server import Storage
-from report import ReferenceClient, Report, Rows, rows_of
-from sources import ODD_SHARE, ODD_TABLE, Own
-from spark_loop import Checkpoint, Run
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.table import Scan, SharedTable
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-from canonical import row_texts
+from peers.reference_server import Storage
+from peers.report import ReferenceClient, Report, Rows, rows_of
+from peers.sources import ODD_SHARE, ODD_TABLE, Own
+from unit.streams.spark_loop import Checkpoint, Run
 
 
 @dataclass(frozen=True)

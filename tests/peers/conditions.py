@@ -9,9 +9,9 @@ from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-from cases import UNREADABLE_THERE, Peers, row_texts
 
 from delta_sharing_spark.errors import DeltaSharingError
+from peers.cases import UNREADABLE_THERE, Peers, row_texts
 
 #: Columns of a table that are tried; each costs three queries a way of asking.
 _COLUMNS = 5

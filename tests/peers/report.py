@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reference_client import row_digest
-
 from delta_sharing_spark.errors import DeltaSharingError
+from peers.reference_client import row_digest
 
 _WIDTH = 46
 

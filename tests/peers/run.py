@@ -16,20 +16,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.testing.server import SharingServer
+from emulators.processes import free_port
+from peers.cases import Peers, expiry, feeds, hints, listings, streams, tables, travel
+from peers.conditions import conditions
+from peers.reference_server import find_or_build, server, storage
+from peers.report import Report, reference_client
+from peers.sources import ODD_SHARE, ODD_TABLE, all_tables, own_tables
+from peers.through_spark import through_spark
+
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "streams"), str(HERE.parent / "emulators")]
-
-from cases import Peers, expiry, feeds, hints, listings, streams, tables, travel  # noqa: E402
-from conditions import conditions  # noqa: E402
-from processes import free_port  # noqa: E402
-from reference_server import find_or_build, server, storage  # noqa: E402
-from report import Report, reference_client  # noqa: E402
-from sources import ODD_SHARE, ODD_TABLE, all_tables, own_tables  # noqa: E402
-from through_spark import through_spark  # noqa: E402
-
-from delta_sharing_spark.client import SharingClient  # noqa: E402
-from delta_sharing_spark.testing.server import SharingServer  # noqa: E402
-
 SECTIONS: dict[str, Callable[[Peers], None]] = {
     "listings": listings,
     "tables": tables,

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 import pyarrow.compute as pc
-from cases import Peers
+
+from peers.cases import Peers
 
 
 def through_spark(peers: Peers) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from drawn_queries import Queries, tables
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -16,6 +15,7 @@ import delta_sharing_spark
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from spark.drawn_queries import Queries, tables
 
 Load = Callable[..., Any]
 

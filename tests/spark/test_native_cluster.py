@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.native.encrypted_channel import why_no_certificate
 from delta_sharing_spark.native.machines import ClusterGateway
-from delta_sharing_spark.spark import gateway_starts
+from delta_sharing_spark.spark import gateway_starts, lanes, native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support import INTERPRETED
@@ -103,6 +105,30 @@ def test_local_cluster(tmp_path: Path) -> None:
             env=environment, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
     assert "all is well" in ran.stdout, ran.stdout + ran.stderr[-4000:]
+
+
+def test_without_a_certificate_the_python_source_reads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the driver's Python lacks what draws one, a cluster has no lane: the log and the error say what to install."""
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    for cached in (why_no_certificate, native._log_once):
+        cached.cache_clear()
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://one:7077"))
+    try:
+        reaches = [native.reach_of(session) for _ in range(3)]
+        with pytest.raises(
+            ConfigError, match=r"engine='native' cannot read t in this session: .*\[cluster\]'; use engine="
+        ):
+            lanes._unfit(reaches[0], "native", "read t")
+    finally:
+        why_no_certificate.cache_clear()
+    assert not any(reach.is_possible for reach in reaches)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "the Python source reads on this cluster: the driver's Python lacks the package cryptography ("
+    )
+    assert line.endswith("run: pip install 'delta-sharing-spark[cluster]'")
 
 
 def test_an_application_keeps_no_executor_for_its_gateways(monkeypatch: pytest.MonkeyPatch) -> None:

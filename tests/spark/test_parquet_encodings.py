@@ -101,10 +101,10 @@ def texts(table: pa.Table) -> list[str]:
 
 def check(client: SharingClient, spark: Any, name: str, columns: list[str] | None = None) -> None:
     """The lane's rows are those of the Python client; over a failure each column is named that fails by itself."""
-    table = client.table(name)
-    expected = table.to_arrow(columns=columns)
+    scan = client.table(name).scan(columns=columns)
+    expected = scan.to_arrow()
     try:
-        frame = table.to_spark(spark, columns=columns, engine="native")
+        frame = scan.to_spark(spark, engine="native")
         got = frame.toPandas() if not hasattr(frame, "toArrow") else frame.toArrow()
         assert texts(got.select(expected.column_names).cast(expected.schema)) == texts(expected)
     except Exception as error:

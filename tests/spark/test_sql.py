@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from parquet_twins import create_twin
 from pyspark.errors import ParseException
 
 from delta_sharing_spark import SharingClient
@@ -23,6 +22,7 @@ from delta_sharing_spark.spark.narrowed_loads import TableNeed, sent_condition
 from delta_sharing_spark.spark.plan_reading import _kind, _plans
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from spark.parquet_twins import create_twin
 
 DAY = datetime.date(2024, 1, 1)
 

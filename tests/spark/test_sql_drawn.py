@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_queries import COMMITS, ROWS, Queries, commit_time, tables
-from parquet_twins import create_twin
 from pyspark.errors import PySparkException
 
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from spark.drawn_queries import COMMITS, ROWS, Queries, commit_time, tables
+from spark.parquet_twins import create_twin
 
 #: How a query travels in time, after a table's name.
 _TRAVEL = re.compile(r"(@\.\w+) (?:FOR )?(?:SYSTEM_)?(?:VERSION AS OF '?(\d)'?|TIMESTAMP AS OF '2024-05-0(\d)[^']*')")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parquet_twins import create_twin
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from spark.parquet_twins import create_twin
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "predicates"))
-
-from where_strategies import SCHEMA, predicate, row, table
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import quote_bytes, sql_of
+from unit.predicates.where_strategies import SCHEMA, predicate, row, table
 
 pytestmark = pytest.mark.spark
 

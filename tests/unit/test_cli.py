@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -143,12 +144,12 @@ def test_colour_on_terminals_only(
     run: Run, profile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_colour: bool
 ) -> None:
     monkeypatch.setattr(
-        "delta_sharing_spark.cli.main.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
+        "delta_sharing_spark.cli.terminal.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
     )
     assert "\x1b" not in run("ls", f"{profile}#demo.city")[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("delta_sharing_spark.cli.main.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
+    monkeypatch.setattr("delta_sharing_spark.cli.terminal.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
     out = run("ls", f"{profile}#demo.city")[1]
     assert ("\x1b" in out) == (not no_colour)
     assert any(line.endswith("…") for line in out.splitlines())
@@ -263,6 +264,82 @@ def test_json_is_json_whatever_standard_output_can_hold(
             assert main([command, address, "--json"]) == DONE
             told = json.loads(out.getvalue().decode(encoding))
             assert told == row if command == "head" else told["fields"][0]["name"] == "naïve ☃"
+
+
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+HOSTILE = "a\x9b2Jb\x7fc\u202ed\x1b[2Je\u2066f\x00g"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["head"],
+        ["head", "--json"],
+        ["schema"],
+        ["schema", "--json"],
+        ["ls"],
+        ["ls", "--long"],
+        ["ls", "--json"],
+        ["download", "-O", "-", "--format", "json"],
+        ["download", "-O", "-", "--format", "csv"],
+        ["download", "-O", "-", "--format", "parquet"],
+    ],
+    ids=" ".join,
+)
+def test_no_output_moves_a_cursor(
+    command: list[str], is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([(HOSTILE, pa.string()), ("nested", pa.struct([(HOSTILE, pa.string())]))])
+    row = {HOSTILE: HOSTILE, "nested": {HOSTILE: HOSTILE}}
+    table = DeltaTableBuilder(tmp_path / "t", schema, (), {"delta.columnMapping.mode": "name"}).append([row])
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("delta_sharing_spark.cli.terminal.shutil.get_terminal_size", lambda: os.terminal_size((999, 9)))
+    with SharingServer() as server:
+        server.add_table("s.d.t", table.path, comment=HOSTILE)
+        address = f"{server.write_profile(tmp_path / 'p.share')}#s.d.t"
+        kind = _Terminal if is_terminal else io.TextIOWrapper
+        out = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", kind(out, "utf-8", write_through=True))
+        assert main([*command, address]) == DONE
+    raw = out.getvalue()
+    if not is_terminal and {"csv", "parquet"} & set(command):
+        assert HOSTILE.encode() in raw, "a file is what is shared"
+        return
+    text = raw.decode()
+    assert "2J" in text
+    assert not [c for c in text if not c.isprintable() and c not in "\n\t"]
+    if "json" in command:
+        assert json.loads(text) == row
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\uff1d1"]
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_formulas_are_text_in_csv_where_that_is_asked_for(
+    run: Run, as_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"=x": text, "n": -1} for text in [*FORMULAS, "a=1", "", None]]
+    table = DeltaTableBuilder(
+        tmp_path / "t", pa.schema([("=x", pa.string()), ("n", pa.int64())]), (), {"delta.columnMapping.mode": "name"}
+    )
+    table.append(rows)
+    target = tmp_path / "t.csv"
+    with SharingServer() as server:
+        server.add_table("s.d.t", table.path)
+        address = f"{server.write_profile(tmp_path / 'p.share')}#s.d.t"
+        assert run("download", address, "-O", str(target), *(["--formulas-as-text"] if as_text else []))[0] == 0
+    mark = "'" if as_text else ""
+    with target.open(encoding="utf-8", newline="") as file:
+        header, *cells = csv.reader(file)
+    assert header == [f"{mark}=x", "n"]
+    assert [cell for cell, _ in cells] == [*(mark + text for text in FORMULAS), "a=1", "", ""]
+    assert {number for _, number in cells} == {"-1"}
 
 
 def test_a_closed_pipe_is_no_error(profile: str) -> None:

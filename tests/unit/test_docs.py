@@ -78,3 +78,14 @@ def test_the_page_of_migrating_tells_every_setting_of_the_jvm_connector() -> Non
         options = "`, `".join(setting.text.split(", "))
         here = f"option `{options}`" if setting.word == "option" else f"{setting.word}: {setting.text}"
         assert f"| `{name}` | {f'`{setting.default}`' if setting.default else ''} | {here} |" in page
+
+
+def test_every_promise_of_security_names_a_test_that_there_is() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    modules = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")}
+    promises = [line for line in page.partition("## Five attackers")[2].splitlines() if line.startswith("| ")]
+    promises = [line for line in promises if line != "| Promise | Test |"]
+    assert len(promises) > 25
+    for line in promises:
+        module, test = re.fullmatch(r"\| [^|]+ \| `(test_\w+)::(test_\w+)` \|", line).groups()  # type: ignore[union-attr]
+        assert f"def {test}(" in modules.get(module, ""), line

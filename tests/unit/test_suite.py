@@ -1,15 +1,9 @@
-"""The suite itself: pytest imports test modules by their bare names, so no two may share one."""
+"""The suite itself."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
-
-
-def test_modules_have_names_of_their_own() -> None:
-    modules = Counter(path.name for path in Path(__file__).parents[1].rglob("*.py") if path.name.startswith("test_"))
-    assert [name for name, count in modules.items() if count > 1] == []
 
 
 def test_the_catalogue_names_every_stored_table_and_every_module_that_builds_one() -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +42,7 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
@@ -50,7 +50,7 @@ from delta_sharing_spark.deltalog.replay import (
     Snapshot,
     commit_times,
     load_head,
-    load_snapshot,
+    read_snapshot,
     version_at_or_after,
     version_at_or_before,
 )
@@ -64,7 +64,7 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
@@ -120,7 +120,7 @@ def open_directory(
     name = str(table)
     root, others = _locations(head, name)
     local = next((location for location in (root, *others) if location.kind == "local"), None)
-    if local is not None and not is_loopback(urlsplit(profile.endpoint).hostname):
+    if local is not None and not is_on_loopback(profile.endpoint):
         raise AccessModeError(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
             f"use accessMode=url if the server offers it"
@@ -267,7 +267,11 @@ class DirectoryTable(OpenTable):
         if as_of.moment is not None:
             version = version_at_or_before(self.log, to_millis(as_of.moment), table=self._table)
         try:
-            head = load_head(self.log, version=version, table=self._table)
+            # A feed can begin and end with versions that are no snapshots any more.
+            if version is not None and self._negotiated.options.read_change_feed:
+                head = head_at(self.log, version, self._table)
+            else:
+                head = load_head(self.log, version=version, table=self._table)
         except LogError as error:
             if not error.has_no_log or self._negotiated.head.metadata.id:
                 raise
@@ -294,21 +298,29 @@ class DirectoryTable(OpenTable):
     def commit_times(self, most: int) -> Mapping[int, int | None]:
         return commit_times(self.log, most, table=self._table)
 
-    def snapshot_at(self, version: int | None = None) -> Snapshot:
-        """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
+    def read_snapshot(self, read: Callable[[Snapshot], _T], version: int | None = None) -> _T:
+        """What ``read`` makes of a version, the newest by default, by its log, checked against what the sharing server said of it.
+
+        It is called once more where a checkpoint turns out to be damaged (``deltalog.replay.read_snapshot``).
 
         Raises:
             LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
             TableChangedError: The log is of another table than the server's, or behind what the server said.
             CredentialError, NetworkError: The storage cannot be read.
         """
-        snapshot = load_snapshot(self.log, version=version, table=self._table)
-        self._check(snapshot, is_newest=version is None)
-        return snapshot
+
+        def checked(snapshot: Snapshot) -> _T:
+            self._check(snapshot, is_newest=version is None)
+            return read(snapshot)
+
+        return read_snapshot(self.log, checked, version=version, table=self._table)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; the files stay columns, and no object is built for one that is skipped."""
-        snapshot = self.snapshot_at(scan.version)
+        return self.read_snapshot(partial(self._list, scan, pruner), scan.version)
+
+    def _list(self, scan: ResolvedScan, pruner: FilePruner, snapshot: Snapshot) -> FileListing:
+        pruner.begin()
         batches, listed = [], 0
         rows: int | None = 0
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
@@ -344,12 +356,13 @@ class DirectoryTable(OpenTable):
         return self._listing(scan, self._commits(first, last, feed=scan.options.read_change_feed))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
-        snapshot = self.snapshot_at(version)
-        tasks = list(self.tasks(snapshot, keep_stats=scan.prune is not None))
-        if scan.options.read_change_feed:
-            tasks = [as_insert(task, version, snapshot.timestamp_ms) for task in tasks]
-        shape = shape_of(snapshot.protocol, snapshot.metadata, self._table)
-        return self._listing(scan, iter([VersionFiles(version, tasks, shape=shape)]))
+        def all_of(snapshot: Snapshot) -> VersionFiles:
+            tasks = list(self.tasks(snapshot, keep_stats=scan.prune is not None))
+            if scan.options.read_change_feed:
+                tasks = [as_insert(task, version, snapshot.timestamp_ms) for task in tasks]
+            return VersionFiles(version, tasks, shape=shape_of(snapshot.protocol, snapshot.metadata, self._table))
+
+        return self._listing(scan, iter([self.read_snapshot(all_of, version)]))
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
         """See ``OpenTable.stream_identity``: ids are paths in the log."""

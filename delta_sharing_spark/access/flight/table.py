@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayConnection,
     gateway_address,
 )
+from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,
@@ -207,11 +209,14 @@ class FlightTable(OpenTable):
         """See ``OpenTable.snapshot``; an endpoint is a file of the listing."""
         options = scan.options
         as_of = AsOf(options.version_as_of, options.timestamp_as_of)
-        planned = self._connection.flight(
-            {**self._rows_of(scan), "limit": options.limit, **_as_of(as_of.version, as_of.moment)}
-        )
-        files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
+        command = {**self._rows_of(scan), "limit": options.limit}
+        planned = self._connection.flight({**command, **_as_of(as_of.version, as_of.moment)})
         version = self._connection.version_in(self._table, planned.about)
+        if as_of == AsOf():
+            again = partial(self._connection.flight, {**command, **_as_of(scan.version, None)})
+            if (pinned := as_loaded(scan, version, again, (VersionError, *REFUSALS))) is not None:
+                planned, version = pinned, scan.version
+        files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
         if version != scan.version:  # the gateway's rows go by names, which may be those of other columns by now
             check_same(scan.shape, self.describe(as_of).shape, self._table)
         return FileListing(files, self._access(planned), version, len(files), rows=planned.rows)
@@ -267,9 +272,11 @@ class FlightTable(OpenTable):
         options = scan.options
         names = [field.name for field in scan.output.fields]
         columns = None if len(names) == len(scan.columns.fields) else names
-        settings = {"commitTimestampType": options.commit_timestamp_type, "maxSplitBytes": str(options.max_split_bytes)}
-        if options.time_zone is not None:
-            settings["timeZone"] = options.time_zone
+        settings = {
+            "commitTimestampType": options.commit_timestamp_type,
+            "maxSplitBytes": str(options.max_split_bytes),
+            "timeZone": options.time_zone,  # null is told as well: the gateway would take UTC
+        }
         return {
             "table": self._table,
             "columns": None if columns is None else [backquoted(name) for name in columns],

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.contract import (
     FileList,
@@ -21,8 +20,8 @@ from delta_sharing_spark.access.contract import (
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
-from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, VersionError
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, TableError, VersionError
+from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
 from delta_sharing_spark.schema.types import Struct
 
@@ -87,6 +86,8 @@ class BatchBudget:
 
 _log = logging.getLogger(__name__)
 _SHORTEST_POLL = 10.0
+#: What a version does that a stream cannot read on through; all before it is delivered.
+_OBSTACLES = (TableError, StreamError)
 
 
 @dataclass(slots=True)
@@ -147,6 +148,8 @@ class StreamPlanner:
         self._pinned_newest: int | None = None
         self._planned: _Batch | None = None
         self._block: _Block | None = None
+        #: A version at or before which there is one that cannot be listed, as far as is known.
+        self._obstacle: int | None = None
 
     def first(self) -> Position:
         """Where a new stream begins, by its options: resolved now, and written into the first end offset."""
@@ -195,25 +198,27 @@ class StreamPlanner:
         target = self._target(start)
         parts: list[tuple[list[FileTask], SplitAccess]] = []
         end, budget, is_feed = Position(target + 1), BatchBudget(limits), self.scan.options.read_change_feed
-        for here, files, access in self._walk(start, target):
-            try:
+        reached = start
+        try:
+            for here, files, access in self._walk(start, target):
+                reached = here
                 tasks = self._between(here, None, files)
-            except StreamError as error:
-                if here == start:
-                    raise
-                # All before the version that the stream cannot read on through is delivered; the next batch begins with it.
-                _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
-                end = here
-                break
-            count = budget.take(tasks, all_or_none=is_feed and not here.snapshot)
-            if count:
-                parts.append((tasks[:count], access))
-            if count < len(tasks):
-                end = replace(here, index=here.index + count)
-                break
-            if budget.is_full:
-                end = Position(here.version + 1)
-                break
+                count = budget.take(tasks, all_or_none=is_feed and not here.snapshot)
+                if count:
+                    parts.append((tasks[:count], access))
+                if count < len(tasks):
+                    end = replace(here, index=here.index + count)
+                    break
+                reached = Position(here.version + 1)
+                if budget.is_full:
+                    end = reached
+                    break
+        except _OBSTACLES as error:
+            if reached == start:
+                raise
+            # All before the version that the stream cannot read on through is delivered; the next batch begins with it.
+            _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
+            end = reached
         if self._block is not None and self._block.snapshot != end.snapshot:
             self._block = None  # a snapshot that was read to its end
         self._planned = _Batch(start, end, parts)
@@ -287,6 +292,23 @@ class StreamPlanner:
             return block
         self._block = None  # the old one is let go before the new one is read
         stop = first if position.snapshot else min(last, first + self.scan.options.max_versions_per_rpc - 1)
+        if self._obstacle is not None and self._obstacle < first:
+            self._obstacle = None  # it could be listed after all
+        while True:
+            if self._obstacle is not None and self._obstacle <= stop:
+                stop = (first + self._obstacle) // 2
+            try:
+                self._block = self._asked_for(position, stop)
+            except _OBSTACLES as error:
+                if stop == first:
+                    raise self._at_obstacle(first, error) from error
+                self._obstacle = stop  # what lies before the version that cannot be listed is found by halves
+            else:
+                return self._block
+
+    def _asked_for(self, position: Position, stop: int) -> _Block:
+        """The versions from a position's own to ``stop``, or the snapshot that it is in."""
+        first = position.version
 
         def list_versions(table: OpenTable) -> _Block:
             order = self.identity if self._is_ordered else None
@@ -296,14 +318,16 @@ class StreamPlanner:
                 listing = table.versions(self.scan, first, stop, order)
             return _Block(first, stop, self._prepared(listing, position), listing.access, position.snapshot)
 
-        try:
-            block = self._block = self._opener.run(list_versions)
-        except VersionError as gone:
-            raise VersionError(
-                f"the stream of {self._table} cannot go on: {gone}; or start it with another checkpoint: at a version that is there "
-                f"(startingVersion), or from the newest snapshot"
-            ) from gone
-        return block
+        return self._opener.run(list_versions)
+
+    def _at_obstacle(self, version: int, error: DeltaSharingError) -> DeltaSharingError:
+        """The error of a version that cannot be listed: a later start would leave rows out, and is not advised."""
+        if not isinstance(error, VersionError):
+            return error
+        return VersionError(
+            f"the stream of {self._table} has read all before version {version}, and cannot go on: {error}; to have every row, start it "
+            f"anew with another checkpoint, from the newest snapshot (a later startingVersion leaves rows out)"
+        )
 
     def _prepared(self, listing: VersionListing, position: Position) -> list[VersionFiles]:
         """The versions of a listing, prepared for their batches: their files in order, and with statistics only if
@@ -433,7 +457,7 @@ def _order_name(identity: StreamIdentity) -> str:
 
 def _poll_interval(scan: ResolvedScan) -> float:
     interval = scan.options.poll_interval
-    if interval < _SHORTEST_POLL and not is_loopback(urlsplit(scan.profile.endpoint).hostname):
+    if interval < _SHORTEST_POLL and not is_on_loopback(scan.profile.endpoint):
         raise OptionError(
             f"the option 'pollInterval' is {interval:g} s, the least is {_SHORTEST_POLL:g} s for a server that is not on this machine"
         )

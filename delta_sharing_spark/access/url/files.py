@@ -9,11 +9,14 @@ from functools import partial
 from itertools import groupby
 
 from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
+from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
 from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
+from delta_sharing_spark.schema.features import MAPPING_MODE
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
 from delta_sharing_spark.sharing.query import QueryResponse
-from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, broken
+from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead, broken
 
 
 def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
@@ -133,16 +136,80 @@ def _change_task(record: FileRecord) -> FileTask:
     return replace(task_of(record), commit_version=record.version, commit_timestamp=record.timestamp)
 
 
+def shape_of_head(head: TableSnapshotHead, table: str, *, is_newest: bool) -> TableShape:
+    """The shape that an answer tells; raises as ``shape_of_answer``, whose arguments these are."""
+    return shape_of_answer(head.response_format, head.protocol, head.metadata, table, is_newest=is_newest)
+
+
+def shape_of_answer(
+    response_format: str, protocol: Protocol, metadata: Metadata, table: str, *, is_newest: bool = False
+) -> TableShape:
+    """The shape that an answer tells in a response format.
+
+    Args:
+        is_newest: Whether the newest version was asked for, by which a server chooses the format.
+
+    Raises:
+        UnsupportedFeatureError: As ``shape_of``, or the table needs what the format cannot say.
+        ResponseError: As ``shape_of``.
+    """
+    if response_format == "parquet":
+        check_parquet(_beyond_parquet(metadata, table, is_newest=is_newest), table)
+    return shape_of(protocol, metadata, table)
+
+
+def check_parquet(needed: Iterable[str], table: str) -> None:
+    """Raise UnsupportedFeatureError for an answer in the parquet format of a table that needs features which that cannot express."""
+    if features := tuple(needed):
+        raise UnsupportedFeatureError(
+            f"the sharing server answers for {table} in the parquet format, which cannot express {' and '.join(features)}: rows "
+            f"would be wrong; set responseFormat to delta, read it with accessMode=dir if that is offered, or ask the provider "
+            f"for a server that answers in the delta format",
+            features=features,
+        )
+
+
+def features_beyond_parquet(head: TableSnapshotHead, table: str) -> Iterator[str]:
+    """The features of a table that decide over its rows and that the parquet format cannot express."""
+    if head.response_format == "parquet":
+        yield from _beyond_parquet(head.metadata, table, is_newest=False)
+        return
+    shape = shape_of(head.protocol, head.metadata, table)
+    if shape.mapping != "none" and _is_renamed(shape.schema):
+        yield "columnMapping"
+    if shape.may_have_vectors:
+        yield "deletionVectors"
+
+
+def _beyond_parquet(metadata: Metadata, table: str, *, is_newest: bool) -> Iterator[str]:
+    configuration = metadata.configuration
+    if configuration.get(MAPPING_MODE, "none").lower() != "none" and _is_renamed(
+        parse_schema(metadata.schema_string, table)
+    ):
+        yield "columnMapping"
+    # Of the newest version a server knows that no file has any.
+    if not is_newest and configuration.get("delta.enableDeletionVectors", "").lower() == "true":
+        yield "deletionVectors"
+
+
+def _is_renamed(data_type: DataType) -> bool:
+    """Whether files name a column of a type otherwise than the table."""
+    return any(
+        field.metadata.get(COLUMN_MAPPING_NAME, field.name) != field.name or _is_renamed(field.type)
+        for field in inner_fields(data_type)
+    )
+
+
 def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None, TableShape]]:
-    """A table's shape where an answer begins, and at each version that changed it; raises UnsupportedFeatureError as the gate does.
+    """A table's shape where an answer begins, and at each version that changed it; raises as ``shape_of_answer``.
 
     The first is the newest, whatever its version, where the server tells no history.
 
     Args:
         response: Read to its end.
     """
-    protocol, metadata = response.head.protocol, response.head.metadata
-    yield metadata.version, shape_of(protocol, metadata, table)
+    answered, protocol, metadata = response.head.response_format, response.head.protocol, response.head.metadata
+    yield metadata.version, shape_of_answer(answered, protocol, metadata, table)
     changes: list[tuple[int, Protocol | Metadata]] = [*response.historical_protocols, *response.historical_metadata]
     for version, group in groupby(sorted(changes, key=lambda change: change[0]), key=lambda change: change[0]):
         for _, changed in group:
@@ -150,7 +217,7 @@ def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None,
                 protocol = changed
             else:
                 metadata = changed
-        yield version, shape_of(protocol, metadata, table)
+        yield version, shape_of_answer(answered, protocol, metadata, table)
 
 
 def with_shapes(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from delta_sharing_spark.access.asking import (
     REFUSALS,
@@ -36,12 +38,15 @@ from delta_sharing_spark.access.contract import (
     check_same,
     last_version,
     range_of_versions,
-    shape_of,
 )
+from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
+    check_parquet,
+    features_beyond_parquet,
     files_by_version,
+    shape_of_head,
     shapes_of,
     with_shapes,
 )
@@ -92,7 +97,7 @@ class UrlTable(OpenTable):
             except REFUSALS as refusal:
                 raise refused_travel(self._table, options, negotiated.head.version, refusal) from refusal
         head = self._head_as_of(options, head)
-        return TableState(head.version, shape_of(head.protocol, head.metadata, str(self._table)))
+        return TableState(head.version, shape_of_head(head, str(self._table), is_newest=as_of == AsOf()))
 
     def newest_version(self) -> int:
         """See ``OpenTable.newest_version``; one request."""
@@ -142,7 +147,9 @@ class UrlTable(OpenTable):
             return SnapshotFiles(table, pruner)
 
         try:
-            formats = response_formats(options)
+            # A version that was the newest when it was described has the format of then.
+            described_as_delta = pinned is not None and self._negotiated.head.response_format == "delta"
+            formats = response_formats(options, of_versions=described_as_delta)
             response = self._rest.query(self._table, query, formats=formats, sink=sink, reads_all=True)
         except RequestRefusedError as refusal:
             if pinned is not None:
@@ -153,7 +160,11 @@ class UrlTable(OpenTable):
             raise NotPinnedError(
                 f"the server was asked for version {pinned} of {table} and answers with {head.version}"
             )
-        check_same(scan.shape, shape_of(head.protocol, head.metadata, table), table)
+        if pinned is None and not travels:
+            again = partial(self._snapshot, replace(scan, is_pinned=True), pruner, limit_hint)
+            if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
+                return listing
+        check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
         files = sink()
         for page in response.pages():
             files.extend(page)
@@ -183,8 +194,9 @@ class UrlTable(OpenTable):
             include_historical_metadata=True,
             include_historical_protocol=True,
         )
+        formats = response_formats(options, of_versions=True)
         try:
-            response = self._rest.changes(self._table, query, formats=response_formats(options))
+            response = self._rest.changes(self._table, query, formats=formats)
         except UnavailableError as failure:
             raise self._refused_feed(failure) from failure
         except REFUSALS as refusal:
@@ -193,10 +205,11 @@ class UrlTable(OpenTable):
                 return self._no_versions(scan)
             query = of_versions(query, versions[0], versions[-1])
             try:
-                response = self._rest.changes(self._table, query, formats=response_formats(options))
+                response = self._rest.changes(self._table, query, formats=formats)
             except REFUSALS as again:
                 raise self._refused_feed(again) from again
         table, last = str(self._table), newest if query.ending_version is None else query.ending_version
+        self._check_range(response, last)
         # A moment that is still to come would let in versions that the load does not have.
         by_version = files_by_version(response.records(), query.starting_version, last, table, feed=True)
         tasks = [task for files in by_version.values() for task in files.tasks]
@@ -213,19 +226,38 @@ class UrlTable(OpenTable):
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last), len(tasks))
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none."""
+        """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none.
+
+        Where the server has fewer versions, the first of them is found by halves.
+        """
         last = self.newest_version()
-        times: dict[int, int | None] = dict.fromkeys(range(max(0, last - most + 1), last + 1))
-        query = Query(starting_version=min(times), ending_version=last)
+        first = max(0, last - most + 1)
         try:
-            records = self._rest.query(self._table, query, formats=response_formats(self._negotiated.options)).records()
-            times.update({record.version: record.timestamp for record in records if record.version in times})
+            return self._commit_times(first, last)
         except REFUSALS as refusal:
+            candidates = range(first + 1, last + 1)
+            first += 1 + bisect.bisect_left(candidates, True, key=self._is_listed)
+            if first <= last:
+                return self._commit_times(first, last)
             raise VersionError(
-                f"the versions {min(times)} to {last} of {self._table} cannot be listed ({words_of(refusal)}); ask for "
-                f"fewer, for version() alone, or the provider to share the table's history"
+                f"the versions of {self._table} cannot be listed ({words_of(refusal)}); ask for version() alone, or the provider to "
+                f"share the table's history"
             ) from refusal
+
+    def _commit_times(self, first: int, last: int) -> dict[int, int | None]:
+        times: dict[int, int | None] = dict.fromkeys(range(first, last + 1))
+        query = Query(starting_version=first, ending_version=last)
+        records = self._rest.query(self._table, query, formats=response_formats(self._negotiated.options)).records()
+        times.update({record.version: record.timestamp for record in records if record.version in times})
         return times
+
+    def _is_listed(self, version: int) -> bool:
+        """Whether the server lists what a version added."""
+        try:
+            self._commit_times(version, version)
+        except REFUSALS:
+            return False
+        return True
 
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
@@ -241,6 +273,7 @@ class UrlTable(OpenTable):
             max_files=options.max_files_per_request,
         )
         response = self._stream_answer(query, identity, range(first, last + 1))
+        self._check_range(response, last)
         by_version = files_by_version(response.records(), first, last, table, feed=feed)
         shapes = list(shapes_of(response, table))
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
@@ -262,7 +295,7 @@ class UrlTable(OpenTable):
         tasks = snapshot.tasks
         if options.read_change_feed:
             tasks = [as_insert(task, version, snapshot.times[task.id]) for task in tasks]
-        files = VersionFiles(version, tasks, shape=shape_of(head.protocol, head.metadata, table))
+        files = VersionFiles(version, tasks, shape=shape_of_head(head, table, is_newest=False))
         return self._listing(scan, response, [files])
 
     def _stream_answer(
@@ -274,7 +307,7 @@ class UrlTable(OpenTable):
             VersionError, StreamError: The server refuses the range, or fails on it each time.
         """
         if identity is None or identity.hash is not None:
-            formats = response_formats(self._negotiated.options)
+            formats = response_formats(self._negotiated.options, of_versions=True)
         else:
             formats = (identity.format,)
         query = replace(query, file_id_hash=ID_HASH if identity is None else identity.hash)
@@ -290,6 +323,13 @@ class UrlTable(OpenTable):
             if (advice := self._feature_advice(refusal)) is not None:
                 raise StreamError(f"the stream of {self._table} cannot go on: {cause}; {advice}") from refusal
             raise VersionError(f"{cause}; ask the provider to share the table's history") from refusal
+
+    def _check_range(self, response: QueryResponse, last: int | None) -> None:
+        """Raise UnsupportedFeatureError for an answer up to a version whose format cannot express what the table's head needs."""
+        head, table = self._negotiated.head, str(self._table)
+        is_within = last is None or head.version is None or head.version <= last
+        if is_within and response.head.response_format == "parquet":
+            check_parquet(features_beyond_parquet(head, table), table)
 
     def _head_as_of(self, options: ReadOptions, head: TableSnapshotHead) -> TableSnapshotHead:
         """Protocol and metadata at ``versionAsOf`` or ``timestampAsOf``, also from a server whose metadata is always the newest.

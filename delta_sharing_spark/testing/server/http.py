@@ -14,9 +14,10 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from delta_sharing_spark.network.newcomers import Newcomers
 from delta_sharing_spark.testing.server.data_urls import storage_error
 from delta_sharing_spark.testing.server.faults import Fault, Faults
-from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Request, Response
+from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Request, Response, bad_request
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +25,12 @@ _log = logging.getLogger(__name__)
 _JOINED = 256 << 10
 #: Bytes that are written at a time where bandwidth is bounded.
 _PACED = 64 << 10
+#: Bytes of a body that is not looked at, and is taken all the same: a client that still sends would not see the answer.
+_DRAINED = 64 << 10
+#: Digits of the longest length that is read as a number.
+_DIGITS = 18
+#: Kinds of requests that are shown by a URL's signature or a storage's credential, and how a wrong one is refused.
+SIGNED, _UNPROVEN = ("data", "log"), (400, 401, 403)
 #: Requests that are remembered.
 _RECORDED = 500_000
 
@@ -33,9 +40,11 @@ class SocketServer(ThreadingHTTPServer):
 
     Args:
         kind_of: Says of a path a request's kind, and the local path of the file that a data URL names.
+        admit: The bytes that a request's body may have, of which the head alone is read; raises Refusal where it has no token.
         answer: Answers one request; raises Refusal for an error answer.
 
     Attributes:
+        newcomers: Connections that have shown no token yet.
         requests: What was served, oldest first.
         failures: Errors of the server itself.
     """
@@ -49,9 +58,11 @@ class SocketServer(ThreadingHTTPServer):
         address: tuple[str, int],
         faults: Faults,
         kind_of: Callable[[str], tuple[str, str]],
+        admit: Callable[[Request], int],
         answer: Callable[[Request], Response],
     ) -> None:
-        self.faults, self.kind_of, self.answer = faults, kind_of, answer
+        self.faults, self.kind_of, self.admit, self.answer = faults, kind_of, admit, answer
+        self.newcomers = Newcomers(_log, "the sharing server")
         self.requests: deque[Request] = deque(maxlen=_RECORDED)
         self.failures: deque[str] = deque(maxlen=1000)
         self._connections: set[socket.socket] = set()
@@ -59,9 +70,14 @@ class SocketServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._connections.add(request)
+        self.newcomers.enter(request)
         super().process_request(request, client_address)
 
+    def service_actions(self) -> None:
+        self.newcomers.end_late()
+
     def shutdown_request(self, request: Any) -> None:
+        self.newcomers.leave(request)
         self._connections.discard(request)
         super().shutdown_request(request)
 
@@ -94,14 +110,20 @@ class RequestHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """The server keeps its own record, without URLs' queries."""
 
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:  # which the library leaves out where the client has hung up
+            self.rfile.close()
+
     def do_GET(self) -> None:
         """Answer a request of any method."""
         server, (path, _, query) = self.server, self.path.partition("?")
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
         base = f"http://{headers.get('host') or '{}:{}'.format(*server.server_address[:2])}"
-        request = Request(self.command, path, query, headers, body, self.client_address[1], base)
+        request = Request(self.command, path, query, headers, b"", self.client_address[1], base)
         request.kind, request.file = server.kind_of(path)
+        refusal = self._refusal(request)
         faults = server.faults.take(request.kind, path, request.file)
         for fault in faults:
             if fault.call is not None:
@@ -113,22 +135,61 @@ class RequestHandler(BaseHTTPRequestHandler):
         if any(fault.ignore_range for fault in faults):
             headers.pop("range", None)
             headers.pop("x-ms-range", None)
-        response = self._answer(request, faults)
+        response = self._answer(request, faults, refusal)
+        if refusal is not None or (request.kind in SIGNED and response.status in _UNPROVEN):
+            self.close_connection = True
         request.status = response.status
         request.forget_secrets()
         server.requests.append(request)
         try:
             self._send(request, response, faults)
+            if refusal is not None:
+                self._drain()
         except (_ConnectionEnded, ConnectionError):
             self.close_connection = True
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
-    def _answer(self, request: Request, faults: list[Fault]) -> Response:
+    def _refusal(self, request: Request) -> Refusal | None:
+        """Read a request's body; why it is refused, where it has no token or its body is too long."""
+        try:
+            longest = self.server.admit(request)
+            if request.kind != "token":  # which is shown by the body
+                self.server.newcomers.leave(self.connection)
+            length = self._body_length()
+            if length > longest:
+                return Refusal(413, "INVALID_PARAMETER_VALUE", f"The request body is longer than {longest} bytes.")
+            request.body = self.rfile.read(length)
+            if len(request.body) < length:
+                raise ConnectionError("the connection ended within a body")
+        except Refusal as refusal:
+            if refusal.status == 401:
+                self.server.newcomers.note("it has no token")
+            return refusal
+        self.server.newcomers.leave(self.connection)
+        return None
+
+    def _drain(self) -> None:
+        with contextlib.suppress(Refusal):
+            length = self._body_length()
+            self.rfile.read(length if length <= _DRAINED else 0)
+
+    def _body_length(self) -> int:
+        """Raises Refusal where the length is none."""
+        text = self.headers.get("Content-Length", "0").strip()
+        if self.headers.get("Transfer-Encoding"):
+            raise Refusal(411, "INVALID_PARAMETER_VALUE", "The request body has no Content-Length.")
+        if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
+            raise bad_request("Content-Length is not a number of bytes.")
+        return int(text)
+
+    def _answer(self, request: Request, faults: list[Fault], refusal: Refusal | None) -> Response:
         for fault in faults:
             if fault.status is not None:
                 return _failed(request.kind, fault)
         try:
+            if refusal is not None:
+                raise refusal
             return self.server.answer(request)
         except Refusal as refusal:
             return refusal.response()
@@ -143,6 +204,8 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._reset()
             raise _ConnectionEnded
         headers = {"Content-Type": response.content_type, "Content-Length": str(response.length), **response.headers}
+        if self.close_connection:
+            headers["Connection"] = "close"
         for fault in faults:
             for name, value in fault.headers.items():
                 headers = {k: v for k, v in headers.items() if k.lower() != name.lower()}

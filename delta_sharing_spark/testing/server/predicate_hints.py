@@ -170,7 +170,8 @@ class _FileView:
         if naive:
             return physical not in stats.get("minValues", {}), True
         nulls, rows = stats.get("nullCount", {}).get(physical), stats.get("numRecords")
-        if not isinstance(nulls, int) or stats.get("tightBounds") is False:
+        # Counts beside a deletion vector are of all rows, whatever ``tightBounds`` says.
+        if not isinstance(nulls, int) or stats.get("tightBounds") is False or self._file.vector is not None:
             return _UNKNOWN
         return nulls > 0, nulls != rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import secrets
@@ -17,16 +18,19 @@ from urllib.parse import parse_qsl
 
 from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.sharing.identity import jwt_claims
+from delta_sharing_spark.storage.own_files import followed, written
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
 from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints, kind_of
 from delta_sharing_spark.testing.server.faults import Faults
-from delta_sharing_spark.testing.server.http import SocketServer
+from delta_sharing_spark.testing.server.http import SIGNED, SocketServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import PREFIX, Refusal, Request, Response, json_response, segments
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
 from delta_sharing_spark.testing.server.table_logs import TableLogs
 
+#: Bytes of the body of a request with a token, and of one for a token.
+_LONGEST_BODY, _LONGEST_FORM = 16 << 20, 64 << 10
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -68,8 +72,10 @@ class Identity:
                 return
             if self.check_token is not None and self.check_token(value):
                 return
-        if scheme.lower() == "basic" and self.username is not None and value == _basic(self.username, self.password):
-            return
+        if scheme.lower() == "basic" and self.username is not None:
+            known = _basic(self.username, self.password)
+            if secrets.compare_digest(value.encode(), known.encode()):
+                return
         raise Refusal(401, "UNAUTHENTICATED", "The bearer token is missing or incorrect.")
 
     def revoke(self) -> None:
@@ -141,7 +147,7 @@ class SharingServer:
         pages = Pages(self._signer, self.settings, self.faults)
         queries = TableQueries(TableLogs(), pages, self._signer, self.settings)
         self._endpoints = Endpoints(self.catalog, queries, self.settings, self.vendors)
-        self._socket = SocketServer((host, port), self.faults, self.kind_of, self.answer)
+        self._socket = SocketServer((host, port), self.faults, self.kind_of, self.admit, self.answer)
         self.requests, self.failures = self._socket.requests, self._socket.failures
         self.host, self.port = host, int(self._socket.server_address[1])
         self._thread: threading.Thread | None = None
@@ -278,13 +284,17 @@ class SharingServer:
         raise ValueError(f"no profile of type {kind!r} is made here")
 
     def write_profile(self, path: str | os.PathLike[str], kind: str = "bearer_token") -> str:
-        """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``."""
-        target = Path(path)
-        target.touch(mode=0o600)
-        if target.is_file():
-            target.chmod(0o600)  # it may have been there for others to read
-        target.write_text(json.dumps(self.profile(kind), indent=2), encoding="utf-8")
-        return str(target)
+        """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``.
+
+        Raises:
+            OSError: It cannot be written, or what is there is no file.
+        """
+        target = followed(Path(path))
+        if os.path.lexists(target) and not (target.is_symlink() or target.is_file()):
+            raise FileExistsError(errno.EEXIST, "it is there and no file")
+        with written(target, mode=0o600) as file:
+            file.write(json.dumps(self.profile(kind), indent=2).encode())
+        return str(path)
 
     # What was served
 
@@ -322,13 +332,21 @@ class SharingServer:
             return "token", ""
         return (kind_of(segments(path)) if path.startswith(PREFIX + "/") else "unknown"), ""
 
+    def admit(self, request: Request) -> int:
+        """The bytes that a request's body may have; raises Refusal where the request has no token, and needs one."""
+        if request.kind in SIGNED:
+            return 0
+        if request.kind == "token":
+            return _LONGEST_FORM
+        self.identity.check(request.headers.get("authorization"))
+        return _LONGEST_BODY
+
     def answer(self, request: Request) -> Response:
-        """Answer one request; raises Refusal for an error answer."""
+        """Answer one request that is admitted; raises Refusal for an error answer."""
         if request.kind == "data":
             return serve_data(request, self._signer, self.settings)
         if request.kind == "token":
             return self.identity.token_response(request)
-        self.identity.check(request.headers.get("authorization"))
         return self._endpoints.answer(request)
 
 

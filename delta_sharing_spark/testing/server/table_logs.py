@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, parse_lines, vector_from
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
     commit_name,
@@ -18,7 +19,7 @@ from delta_sharing_spark.deltalog.paths import (
     local_path,
     parse_name,
 )
-from delta_sharing_spark.deltalog.replay import CommitTimes, Head, load_head, load_snapshot
+from delta_sharing_spark.deltalog.replay import Head, Snapshot, load_head, read_snapshot
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.storage import local_files
@@ -125,27 +126,7 @@ class TableLogs:
 
     def _load(self, table: SharedTable, version: int) -> LoggedSnapshot:
         # The gate is the client's: a table of unknown features is passed on, so that it can refuse it by name.
-        snapshot = load_snapshot(LocalLogStore(table.path), version=version, table=str(table), gate=False)
-        files = []
-        for batch in snapshot.adds():
-            vectors = [None] * batch.num_rows if batch.vectors is None else batch.vectors.to_pylist()
-            rows = zip(batch.tasks(keep_stats=True), batch.modified.to_pylist(), vectors, strict=True)
-            for task, modified, vector in rows:
-                body: dict[str, Any] = {
-                    "path": task.id,
-                    "partitionValues": dict(task.partition_values or {}),
-                    "size": task.size,
-                    "modificationTime": modified or 0,
-                    "dataChange": True,
-                }
-                if task.stats is not None:
-                    body["stats"] = task.stats
-                if vector is not None:
-                    body["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
-                location = local_path(task.location)
-                files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
-        size = sum(f.size for f in files)
-        return LoggedSnapshot(snapshot.version, snapshot.protocol, snapshot.metadata, tuple(files), size)
+        return read_snapshot(LocalLogStore(table.path), _logged, version=version, table=str(table), gate=False)
 
     def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
         directory = os.path.join(table.path, LOG_DIR)
@@ -160,6 +141,29 @@ class TableLogs:
             raise not_found(f"table '{table}' has no Delta log")
         stat = os.stat(os.path.join(directory, name))
         return newest, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def _logged(snapshot: Snapshot) -> LoggedSnapshot:
+    files = []
+    for batch in snapshot.adds():
+        vectors = [None] * batch.num_rows if batch.vectors is None else batch.vectors.to_pylist()
+        rows = zip(batch.tasks(keep_stats=True), batch.modified.to_pylist(), vectors, strict=True)
+        for task, modified, vector in rows:
+            body: dict[str, Any] = {
+                "path": task.id,
+                "partitionValues": dict(task.partition_values or {}),
+                "size": task.size,
+                "modificationTime": modified or 0,
+                "dataChange": True,
+            }
+            if task.stats is not None:
+                body["stats"] = task.stats
+            if vector is not None:
+                body["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
+            location = local_path(task.location)
+            files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
+    size = sum(f.size for f in files)
+    return LoggedSnapshot(snapshot.version, snapshot.protocol, snapshot.metadata, tuple(files), size)
 
 
 def located(kind: str, body: Mapping[str, Any], table: SharedTable, commit: LoggedCommit) -> FileAction:

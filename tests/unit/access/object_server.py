@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from loopback import Answer, Request, answering
+from unit.access.loopback import Answer, Request, answering
 
 
 @dataclass

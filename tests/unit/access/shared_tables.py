@@ -97,7 +97,7 @@ def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -
 
 
 def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
-    snapshot = table.snapshot_at(**asked)
+    snapshot = table.read_snapshot(lambda snapshot: snapshot, **asked)
     split = split_of(table, snapshot, list(table.tasks(snapshot)))
     batches = list(read_split(split))
     return pa.Table.from_batches(batches).to_pylist() if batches else []

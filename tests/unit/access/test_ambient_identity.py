@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_server import ObjectServer, serving
 
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
+from unit.access.object_server import ObjectServer, serving
 
 LOCATIONS = {
     "aws": "s3://bucket/table",
@@ -105,7 +105,7 @@ from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.locations import parse_location
 sys.path.insert(0, sys.argv[3])
-from issuing import secret_for
+from unit.access.issuing import secret_for
 at = parse_location(sys.argv[1] + "/part.bin")
 storage = Storage(parse_location(sys.argv[1]), secret_for(at), StorageSettings(endpoint=sys.argv[2], retry_seconds=0))
 for action in (lambda: storage.get(at), lambda: storage.get(at, 1, 3), lambda: storage.info(at)):
@@ -123,7 +123,7 @@ def test_only_the_given_credential_is_sent(
     """In a process of its own: the libraries read much of their environment when they are imported."""
     endpoint = storage_server.url + ("/acct" if kind == "azure" else "")
     done = subprocess.run(
-        [sys.executable, "-c", _READ, LOCATIONS[kind], endpoint, str(Path(__file__).parent)],
+        [sys.executable, "-c", _READ, LOCATIONS[kind], endpoint, str(Path(__file__).parents[2])],
         env={**os.environ, **_ambient(trap, tmp_path)},
         capture_output=True,
         text=True,

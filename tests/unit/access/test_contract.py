@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shared_tables import falling_back
 
 from delta_sharing_spark.access.contract import (
     AsOf,
@@ -36,6 +35,7 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, 
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Array, DataType, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
+from unit.access.shared_tables import falling_back
 
 SHAPE = TableShape("m", Struct((Field("id", Primitive("long")), Field("day", Primitive("string")))), ("day",), "none")
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from issuing import CountingIssuer, secret_for
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, StorageToken, TokenCache, issue, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, NetworkError, UnauthenticatedError
@@ -21,6 +20,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, Secret
+from unit.access.issuing import CountingIssuer, secret_for
 
 NOW = 1_700_000_000.0
 LATER = int((NOW + 3600) * 1000)

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from issuing import CountingIssuer
-from object_server import ObjectServer, serving
-from shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
 
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
@@ -34,6 +31,9 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.issuing import CountingIssuer
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
 
 LOCATION = "s3://bucket/table"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -109,7 +109,7 @@ def test_a_small_file_costs_at_most_two_requests(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.snapshot_at(version=2)
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot, 2)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     server.seen.clear()
     assert sum(batch.num_rows for batch in read_split(split)) == 15
@@ -120,7 +120,7 @@ def test_an_expired_token_is_renewed_on_the_executor_once_for_many_tasks(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     tasks = list(directory.tasks(snapshot))
     splits = [split_of(directory, snapshot, [task]) for task in tasks]
     server.accepted -= set(issuer.keys)  # announced as valid for an hour, and late already
@@ -143,7 +143,7 @@ def test_a_token_is_renewed_before_it_expires(
 ) -> None:
     issuer.lifetime = 2.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     time.sleep(2.0)
     server.accepted -= set(issuer.keys)
@@ -156,7 +156,7 @@ def test_a_renewal_that_does_not_help_is_a_clear_error(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     issuer.accepted = None
     server.accepted -= set(issuer.keys)
@@ -172,7 +172,7 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
 ) -> None:
     issuer.lifetime = 1.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     assert split.access.issuer is None
     assert b"sharing-token-text" not in pickle.dumps(split)
@@ -185,7 +185,7 @@ def test_without_the_profile_a_refusal_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match=r"refused.*carryProfile=false"):
@@ -198,7 +198,7 @@ def test_a_vacuumed_file_says_to_reload(
 ) -> None:
     server.listing = listing
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     data = [name for name in server.files if name.endswith(".parquet")]
     gone = f"bucket/table/{split.slices[0].task.id}"
@@ -266,7 +266,7 @@ def test_expired_while_planning_is_renewed_on_the_driver(
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     server.accepted -= set(issuer.keys)
     server.listing = False
-    assert directory.snapshot_at().version == table.version
+    assert directory.read_snapshot(lambda snapshot: snapshot).version == table.version
     assert len(issuer.asked) == 2
 
 
@@ -277,7 +277,7 @@ def test_the_log_of_another_table(table: DeltaTableBuilder, server: ObjectServer
     head = head_of(table, LOCATION)
     head = replace(head, metadata=replace(head.metadata, id="another"))
     with pytest.raises(TableChangedError, match="id another"):
-        opened(head, endpoint=server.url, issuer=issuer).snapshot_at()
+        opened(head, endpoint=server.url, issuer=issuer).read_snapshot(lambda snapshot: snapshot)
 
 
 def test_a_log_behind_what_the_server_said(
@@ -285,7 +285,7 @@ def test_a_log_behind_what_the_server_said(
 ) -> None:
     head = head_of(table, LOCATION, version=table.version + 1)
     with pytest.raises(TableChangedError, match=f"said {table.version + 1}"):
-        opened(head, endpoint=server.url, issuer=issuer).snapshot_at()
+        opened(head, endpoint=server.url, issuer=issuer).read_snapshot(lambda snapshot: snapshot)
 
 
 def test_no_location(table: DeltaTableBuilder) -> None:
@@ -311,14 +311,16 @@ def test_a_hole_in_the_log_is_not_fewer_rows(
     del server.files[f"bucket/table/_delta_log/{1:020d}.json"]
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     with pytest.raises(LogError):
-        directory.snapshot_at()
+        directory.read_snapshot(lambda snapshot: snapshot)
 
 
 def test_an_unknown_feature_is_named(tmp_path: Path, issuer: CountingIssuer, server: ObjectServer) -> None:
     strange = DeltaTableBuilder(tmp_path / "strange", SCHEMA, features=("madeUpFeature",))
     server.files.update(upload(strange.path, "bucket/strange"))
     with pytest.raises(UnsupportedFeatureError, match="madeUpFeature"):
-        opened(head_of(strange, "s3://bucket/strange"), endpoint=server.url, issuer=issuer).snapshot_at()
+        opened(head_of(strange, "s3://bucket/strange"), endpoint=server.url, issuer=issuer).read_snapshot(
+            lambda snapshot: snapshot
+        )
 
 
 # Several locations
@@ -346,7 +348,7 @@ def test_a_credential_for_each_location(
     directory = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux/",)), endpoint=server.url, issuer=issuer)
     assert _ids(rows(directory)) == EXPECTED
     assert sorted(map(str, issuer.asked)) == ["s3://bucket/table", "s3://other/aux"]
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     tasks = list(directory.tasks(snapshot))
     here = [task for task in tasks if task.location.startswith(LOCATION) and task.deletion_vector is None]
     carried = split_of(directory, snapshot, here).access.tokens
@@ -356,7 +358,7 @@ def test_a_credential_for_each_location(
 def test_a_file_outside_every_location(spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
     directory = opened(head_of(spread, LOCATION), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match=r"s3://other/aux/.* lies outside"):
-        list(directory.tasks(directory.snapshot_at()))
+        list(directory.tasks(directory.read_snapshot(lambda snapshot: snapshot)))
 
 
 def test_a_refused_auxiliary_location_shows_on_the_driver(
@@ -365,7 +367,7 @@ def test_a_refused_auxiliary_location_shows_on_the_driver(
     server.refused_prefixes = ("other/",)
     directory = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux",)), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match=r"scope of the credential .* all objects under s3://other/aux"):
-        list(directory.tasks(directory.snapshot_at()))
+        list(directory.tasks(directory.read_snapshot(lambda snapshot: snapshot)))
 
 
 def test_a_refused_root_is_a_credential_error(
@@ -373,7 +375,7 @@ def test_a_refused_root_is_a_credential_error(
 ) -> None:
     server.refused_prefixes, server.listing = ("bucket/",), False
     with pytest.raises(CredentialError, match="refuses to read the log"):
-        opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer).snapshot_at()
+        opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer).read_snapshot(lambda snapshot: snapshot)
     assert len(issuer.asked) <= 3
 
 
@@ -386,7 +388,7 @@ def test_a_refused_file_of_the_log_is_named(
     name = f"_delta_log/{table.version - (suffix != 'json'):020d}.{suffix}"
     server.refused_prefixes = (f"bucket/table/{name}",)
     with pytest.raises(CredentialError, match=name):
-        opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer).snapshot_at()
+        opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer).read_snapshot(lambda snapshot: snapshot)
 
 
 # Falling back within ten seconds
@@ -446,7 +448,11 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
         return open_directory(negotiated(head, fallback="url"), settings=settings, seconds=seconds, issuer=issuer)
 
     def count(table: DirectoryTable | str) -> str:
-        return table if isinstance(table, str) else str(len(list(table.tasks(table.snapshot_at()))))
+        return (
+            table
+            if isinstance(table, str)
+            else str(len(list(table.tasks(table.read_snapshot(lambda snapshot: snapshot)))))
+        )
 
     start = time.monotonic()
     assert falling_back(by_directory).run(count) == "by url"
@@ -462,7 +468,7 @@ def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> 
 
 def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     text = repr(
         (

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from loopback import Answer, Request, answering
-from object_server import ObjectServer, serving
-from shared_tables import upload
 
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError, OptionError
@@ -18,6 +15,9 @@ from delta_sharing_spark.interop import create_secret, hadoop_conf, storage_opti
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.loopback import Answer, Request, answering
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import upload
 
 AWS, SAS, BEARER = AwsSession("AKID", "SECRETKEY", "SESSION"), AzureSas("sv=1&sig=SIG%3D"), GcpBearer("ya29.TOKEN")
 S3A = "s3a://bucket/t"

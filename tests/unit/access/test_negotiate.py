@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from shared_tables import falling_back
 
 from delta_sharing_spark.access import open as opening
 from delta_sharing_spark.access.contract import Decision
@@ -23,6 +22,7 @@ from delta_sharing_spark.errors import (
     RequestRefusedError,
 )
 from delta_sharing_spark.sharing.wire_records import Metadata
+from unit.access.shared_tables import falling_back
 
 LOCATION = "s3://bucket/table"
 

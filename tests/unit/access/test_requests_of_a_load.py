@@ -16,9 +16,6 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from loopback import Answer, Request
-from object_server import ObjectServer, serving
-from shared_tables import upload
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
@@ -28,6 +25,9 @@ from delta_sharing_spark.scan.pace import LEAST
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.loopback import Answer, Request
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import upload
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NEWEST, CHECKPOINT = 20, 10
@@ -95,7 +95,8 @@ def _log_requests(storage: ObjectServer) -> Counter[str]:
 
 
 def _once(*commits: int) -> Counter[str]:
-    return Counter(["list", f"{CHECKPOINT}.checkpoint", *map(str, commits)])
+    """``_last_checkpoint`` says how many files the checkpoint has."""
+    return Counter(["list", "_last_checkpoint", f"{CHECKPOINT}.checkpoint", *map(str, commits)])
 
 
 def _repeated(counts: Counter[str]) -> set[str]:
@@ -141,7 +142,7 @@ class Rounds(ObjectServer):
 @pytest.mark.parametrize("hint", ["right", "corrupt", "too new", "missing"])
 @pytest.mark.parametrize("kind", ["classic", "multipart", "v2-json", "v2-parquet"])
 def test_two_rounds_of_requests_describe_a_version(kind: str, hint: str, tmp_path: Path) -> None:
-    """The listing, then the checkpoint beside the commits; also of an older version."""
+    """The listing, then the checkpoint beside the commits, and what says how many files it has; also of an older version."""
     table = _build(tmp_path / "t", kind)
     files = upload(table.path, "bucket/t")
     path = "bucket/t/_delta_log/_last_checkpoint"
@@ -154,12 +155,13 @@ def test_two_rounds_of_requests_describe_a_version(kind: str, hint: str, tmp_pat
         base = [] if newest < CHECKPOINT else checkpoint[:1]
         commits = [f"{commit:020d}.json" for commit in range(CHECKPOINT + 1 if base else 0, newest + 1)]
         with serving(Rounds(files)) as storage, _sharing(table, storage) as client:
-            storage.expect(["list"], [*base, *commits[:8]])
+            told = ["_last_checkpoint"] if base and hint != "missing" else []
+            storage.expect(["list"], [*base, *told, *commits[:8]])
             base = checkpoint if kind == "multipart" and base else base  # the builder's second part has the metadata
             scan = client.table("s.d.t").scan(version=version) if version is not None else client.table("s.d.t").scan()
             assert scan.resolved().version == newest
             assert not storage.missed
-            assert storage.arrived == Counter(["list", *base, *commits])
+            assert storage.arrived == Counter(["list", *base, *told, *commits])
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pickle
 import traceback
 
 import pytest
-from issuing import secret_for
-from object_server import ObjectServer, serving
 
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import StorageSettings
+from unit.access.issuing import secret_for
+from unit.access.object_server import ObjectServer, serving
 
 SECRETS = ("secret-access-key", "session-token-text", "c2lnbmF0dXJl", "ya29.bearer-token-text")
 

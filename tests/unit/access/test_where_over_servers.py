@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parents[1] / "predicates"))
-
-from row_oracle import answer
-from where_strategies import SCHEMA, predicate, rows, table
-
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError, ResponseError
 from delta_sharing_spark.predicates.sql import parse_where
@@ -27,6 +21,8 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn
+from unit.predicates.row_oracle import answer
+from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
 BEHAVIOURS = ["apply", "over-return", "ignore", "naive"]
 WAYS: list[dict[str, Any]] = [
@@ -71,6 +67,42 @@ def test_where_equals_the_row_oracle(
             numbers = scan.to_arrow()["row_number"].to_pylist()
             assert sorted(numbers) == expected, (text, way, server.settings.predicate_hints)
             assert scan.count() == len(expected)
+
+
+@pytest.mark.parametrize("tight", ["true", "false", None])
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_statistics_beside_a_deletion_vector_are_of_all_rows_whatever_they_say(
+    server: SharingServer, behaviour: Any, tight: str | None, tmp_path: Path
+) -> None:
+    """Writers leave ``tightBounds`` true where they add a vector (delta-kernel-rs 2664): the bounds and counts are still the old ones."""
+    schema = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    builder = DeltaTableBuilder(tmp_path / "t", schema, properties={"delta.enableDeletionVectors": "true"})
+    builder.append(pa.table({"id": range(30), "x": [None] * 10 + list(range(10, 30))}, schema=schema))
+    builder.append(pa.table({"id": range(30, 40), "x": [None] * 5 + [1] * 5}, schema=schema))
+    builder.delete(lambda t: pc.or_(pc.less(t["id"], 10), pc.greater(t["id"], 34)), deletion_vectors=True)
+    commit = builder.path / "_delta_log" / f"{builder.version:020d}.json"
+    text = commit.read_text()
+    assert '\\"tightBounds\\":false' in text
+    commit.write_text(
+        text.replace('\\"tightBounds\\":false', f'\\"tightBounds\\":{tight}')
+        if tight
+        else text.replace(',\\"tightBounds\\":false', "")
+    )
+    name = f"s.d.t{builder.table_id.replace('-', '')}"
+    server.add_table(name, builder.path, access_modes=["url", "dir"], location=builder.uri)
+    server.settings.predicate_hints = behaviour
+    for way in WAYS[1:]:
+        for where, ids in {
+            "x IS NULL": range(30, 35),
+            "x IS NOT NULL": range(10, 30),
+            "x = 1": (),
+            "x < 20": range(10, 20),
+            "NOT (x >= 20)": range(10, 20),
+            "x IS NULL OR x > 27": (28, 29, *range(30, 35)),
+        }.items():
+            scan = SharingClient(server.profile()).table(name).scan(where=where, **way)
+            assert sorted(scan.to_arrow()["id"].to_pylist()) == list(ids), (where, way)
+            assert scan.count() == len(ids)
 
 
 @pytest.fixture(scope="module")

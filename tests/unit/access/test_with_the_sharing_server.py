@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from object_server import ObjectServer, serving
-from shared_tables import negotiated, split_of, upload
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
@@ -29,6 +27,8 @@ from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.access.object_server import ObjectServer, serving
+from unit.access.shared_tables import negotiated, split_of, upload
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "sharing-token-text"
@@ -78,7 +78,7 @@ def _open(server: SharingServer, settings: StorageSettings | None = None, **opti
 
 
 def _read(directory: DirectoryTable) -> list[int]:
-    snapshot = directory.snapshot_at()
+    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
 
@@ -97,7 +97,7 @@ def test_s3_and_its_renewal_by_the_sharing_server(
     server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t/")
     with caplog.at_level(logging.DEBUG, logger="delta_sharing_spark"):
         directory = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
-        snapshot = directory.snapshot_at()
+        snapshot = directory.read_snapshot(lambda snapshot: snapshot)
         split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.tasks(snapshot)))))
         assert objects.accepted is not None
         objects.accepted.clear()

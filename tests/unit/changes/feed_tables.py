@@ -102,6 +102,13 @@ def _renamed(t: DeltaTableBuilder) -> DeltaTableBuilder:
     return t.append([{"id": 21, "part": "b", "n": 8}]).delete(ids(2, 21), change_files=False)
 
 
+def _named_again(t: DeltaTableBuilder) -> DeltaTableBuilder:
+    """Mapped after some versions: a column is dropped, and another one has its name."""
+    t.set_properties(**{"delta.columnMapping.mode": "name"}).append([{"id": 20, "part": "a", "n": 6}])
+    t.drop_column("n").add_column(Field("n", Primitive("integer"))).drop_column("s.t").add_column(text("t"), parent="s")
+    return t.append([{"id": 21, "part": "b", "n": 8}]).update(ids(3, 21), doubled())
+
+
 def _without_nulls(t: DeltaTableBuilder) -> DeltaTableBuilder:
     """Delta Lake leaves NULLs out of the partition values of files that it copies from a table's state."""
     for version in range(2, t.version + 1):
@@ -125,6 +132,7 @@ def _merged_in_vain(t: DeltaTableBuilder) -> DeltaTableBuilder:
 
 #: By name: from the path to a table whose newest version is a handful.
 FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
+    "mapped, then named again": lambda p: _named_again(table(p, FEED).update(ids(2), doubled())),
     "change files": lambda p: table(p, FEED).delete(ids(3)).update(ids(4, 5), doubled()).append(rows(20, 3)),
     "inferred": lambda p: (
         table(p, FEED)

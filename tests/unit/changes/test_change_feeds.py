@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, rows, struct_of, table, texts, ways
 from hypothesis import HealthCheck, given, settings
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
@@ -28,6 +27,21 @@ from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn, one_of
+from unit.changes.feed_tables import (
+    FEEDS,
+    NAME,
+    T0,
+    VECTORS,
+    WAYS,
+    doubled,
+    ids,
+    moment,
+    rows,
+    struct_of,
+    table,
+    texts,
+    ways,
+)
 
 CHANGE_COLUMNS = ["_change_type", "_commit_version", "_commit_timestamp"]
 
@@ -234,7 +248,7 @@ def replaced(built: DeltaTableBuilder) -> DeltaTableBuilder:
     ("properties", "change", "match"),
     [
         (VECTORS, partitioned_otherwise, r"version \d of s.d.changed has column 'part' otherwise.*partition column"),
-        (NAME, unmapped, r"version \d of s.d.changed has column '\w+' otherwise.*column mapping differs"),
+        (NAME, unmapped, r"version \d of s.d.changed has column '\w+' otherwise.*column mapping was taken off"),
         (VECTORS, replaced, r"column 'n' is stored as int32, which cannot become date"),
     ],
 )

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from feed_tables import WAYS
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.deltalog.replay import load_head
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
+from unit.changes.feed_tables import WAYS
 
 GOLDEN = Path(__file__).parents[3].parent / "shared" / "golden" / "cdf"
 pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden tables at {GOLDEN}")

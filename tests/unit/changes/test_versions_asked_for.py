@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
 from hypothesis import HealthCheck, given, settings
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table
@@ -24,6 +23,21 @@ from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import bad_request
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn, one_of
+from unit.changes.feed_tables import (
+    FEED,
+    NAME,
+    T0,
+    WAYS,
+    created,
+    ids,
+    moment,
+    rows,
+    struct_of,
+    table,
+    text,
+    texts,
+    ways,
+)
 
 BOTH = ("url", "dir")
 
@@ -272,7 +286,10 @@ REFUSED: list[tuple[str, dict[str, Any], type[DeltaSharingError], str | tuple[st
         "cleaned",
         feed(startingVersion=0),
         VersionError,
-        "version 0 of s.d.cleaned is no longer in its log.*version 2 or later",
+        (
+            "version 0 of s.d.cleaned is no longer in its log.*version 2 or later",
+            "version 0 of s.d.cleaned is no longer in its log, whose commits begin with version 2: ",
+        ),
     ),
     (
         "t",
@@ -437,3 +454,24 @@ def test_a_table_without_commits_after_the_first(server: SharingServer, tmp_path
         assert scan(server, "empty", way, feed(startingVersion=0)).to_arrow().num_rows == 0
         assert scan(server, "empty", way, feed(startingVersion=1)).to_arrow().num_rows == 0
         assert scan(server, "empty", way, {"versionAsOf": 0}).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "listed"),
+    [
+        ("url-delta", "t", [0, 1, 2, 3]),
+        ("url-delta", "from_one", [1, 2, 3]),
+        ("url-delta", "cleaned", [2, 3]),
+        ("dir", "t", [0, 1, 2, 3]),
+        ("dir", "cleaned", [2, 3]),
+    ],
+)
+def test_versions_are_those_that_can_be_listed(server: SharingServer, way: str, name: str, listed: list[int]) -> None:
+    """Fewer than are asked for: from the first one that the server shares, or whose commit is there."""
+    table = SharingClient(server.profile(), **WAYS[way]).table(f"s.d.{name}")
+    for most in (20, 3, 2, 1):
+        versions = table.versions(most)
+        assert [version.version for version in versions] == listed[-most:]
+        assert all(version.committed is None or version.committed >= moment(0) for version in versions)
+    with pytest.raises(VersionError, match="share the table's history"):
+        SharingClient(server.profile(), accessMode="url").table("s.d.no_history").versions()

@@ -8,7 +8,6 @@ import threading
 import weakref
 
 import pytest
-from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import log_store as kept_log
 from delta_sharing_spark.deltalog.commit_feed import load_commits
@@ -17,6 +16,7 @@ from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot, version_at_or_after
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.storage.ranges import ByteSource
+from unit.deltalog.logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 FEED = {"delta__enableChangeDataFeed": "true"}
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.deltalog.actions import split_lines
@@ -21,6 +20,7 @@ from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema import features
+from unit.deltalog.logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
 N = "0" * 19
 

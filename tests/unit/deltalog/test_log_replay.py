@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
-from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
@@ -16,6 +15,18 @@ from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 from support.drawing import drawn, one_of
+from unit.deltalog.logbuilder import (
+    ROOT,
+    TimedStore,
+    add,
+    lines,
+    log,
+    metadata,
+    parquet,
+    protocol,
+    remove,
+    write_checkpoint,
+)
 
 KINDS = ["classic", "multipart", "v2json", "v2json-inline", "v2parquet", "v2parquet-inline"]
 
@@ -275,10 +286,10 @@ def test_missing_and_corrupt_parts_are_named():
     with pytest.raises(LogError, match=r"_sidecars/0-0\.parquet"):
         list(load_snapshot(store).tasks())
     store = log([add("a")])
+    del store.files[in_log(commit_name(0))]  # from which it would be replayed
     store.files[in_log(f"{0:020d}.checkpoint.parquet")] = b"PAR1 nothing PAR1"
     with pytest.raises(LogError, match=r"checkpoint\.parquet"):
         load_snapshot(store)
-    store = log([add("a")])
     store.files[in_log(f"{0:020d}.checkpoint.parquet")] = parquet([add("a")])
     with pytest.raises(LogError, match="lacks its protocol"):
         load_snapshot(store)

@@ -14,7 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from logbuilder import (
+
+from delta_sharing_spark.deltalog.commit_feed import load_commits
+from delta_sharing_spark.deltalog.paths import commit_name, in_log
+from delta_sharing_spark.deltalog.replay import load_snapshot
+from delta_sharing_spark.errors import DeltaSharingError, LogError
+from unit.deltalog.logbuilder import (
     ADD,
     METADATA,
     PROTOCOL,
@@ -27,11 +32,6 @@ from logbuilder import (
     remove,
     write_checkpoint,
 )
-
-from delta_sharing_spark.deltalog.commit_feed import load_commits
-from delta_sharing_spark.deltalog.paths import commit_name, in_log
-from delta_sharing_spark.deltalog.replay import load_snapshot
-from delta_sharing_spark.errors import DeltaSharingError, LogError
 
 HEAD = [protocol(), metadata(delta__enableChangeDataFeed="true")]
 CLASSIC = in_log(f"{1:020d}.checkpoint.parquet")
@@ -120,7 +120,7 @@ def test_a_size_is_read_alike_by_snapshots_and_feeds(size: Any, is_read: bool) -
 def test_a_commit_of_nothing_but_null_does_not_end_the_process() -> None:
     """In a process of its own: Arrow's reader dies of it."""
     script = (
-        "from logbuilder import log, commit_name, in_log\n"
+        "from unit.deltalog.logbuilder import log, commit_name, in_log\n"
         "from delta_sharing_spark.deltalog.replay import load_snapshot\n"
         "from delta_sharing_spark.errors import LogError\n"
         "for line in (b'null', b'\\r null', b'{}\\rnull'):\n"
@@ -130,7 +130,7 @@ def test_a_commit_of_nothing_but_null_does_not_end_the_process() -> None:
         "    except LogError as error:\n        print('refused')\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stdout) == (0, "refused\n" * 3), ended.stderr
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 import pytest
-from calling import TOKEN, Caller
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.flight.calling import TOKEN, Caller
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), ("day", pa.string())])
 

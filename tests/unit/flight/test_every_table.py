@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.testing.server import SharingServer
+from unit.flight.calling import TOKEN
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS.parents[1] / "shared" / "golden"

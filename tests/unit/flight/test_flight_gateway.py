@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from calling import TOKEN, Caller
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +33,7 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.flight.calling import TOKEN, Caller
 
 TABLE = {"table": "sh.sc.t"}
 
@@ -450,3 +451,32 @@ def test_many_clients_and_a_slow_one(server: SharingServer) -> None:
     for thread in [t for t in threading.enumerate() if t.name.startswith("delta-sharing-fetch")]:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("options", "hour"), [({}, 12), ({"timeZone": "America/New_York"}, 17), ({"timeZone": None}, None)], ids=str
+)
+def test_times_without_a_zone_are_in_utc_unless_the_command_says_that_none_is_known(
+    options: dict[str, str | None], hour: int | None, tmp_path: Path
+) -> None:
+    """Null is what a Spark job sends that does not know its session's zone: its other modes refuse such times."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    noon = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)
+    table = DeltaTableBuilder(tmp_path / "t", schema, ["at"]).append([{"id": 1, "at": noon}])
+    log = table.path / "_delta_log" / f"{table.version:020d}.json"
+    text = re.sub(r'"2024-01-01[T ]12:00:00[.0]*Z?"', '"2024-01-01 12:00:00"', log.read_text())
+    assert '"2024-01-01 12:00:00"' in text
+    log.write_text(text)
+    command = json.dumps({"table": "sh.sc.t", "options": options})
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+        for mode in ("url", "dir"):
+            client = SharingClient(server.profile(), accessMode=mode)
+            with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway, flight.connect(gateway.uri) as at:
+                caller = Caller(at, TOKEN)
+                if hour is None:
+                    with pytest.raises(pa.ArrowInvalid, match=r"names no time zone.*set the option timeZone"):
+                        caller.rows(caller.info(command))
+                else:
+                    (row,) = caller.rows(caller.info(command)).to_pylist()
+                    assert row["at"] == noon.replace(hour=hour)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from calling import TOKEN, Caller
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.flight import messages
@@ -19,6 +18,7 @@ from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from unit.flight.calling import TOKEN, Caller
 
 WIDE = pa.schema([("id", pa.int64()), *((f"c{i}", pa.float64()) for i in range(59))])
 ROWS = 30_000

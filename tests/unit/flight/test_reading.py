@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.contract import FileList
@@ -39,6 +38,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.flight.calling import TOKEN
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 import tracemalloc
@@ -22,9 +21,7 @@ from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, RemoteFile, ask, files_of, plan_native, read_by, rows_of, served
+from unit.native.reading import RemoteError, RemoteFile, ask, files_of, plan_native, read_by, rows_of, served
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,15 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,18 +29,19 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import plan as planned_files
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import machines
-from delta_sharing_spark.native.machine_gateway import loopback_identity
+from delta_sharing_spark.native.budget import Bounds
+from delta_sharing_spark.native.encrypted_channel import EncryptedChannel, draw_certificate, trusting
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.machine_gateway import Driver, MachineGateway, loopback_identity
 from delta_sharing_spark.native.machines import ClusterGateway, preferred_hosts
 from delta_sharing_spark.native.plan import NativePlan, VirtualFile
-from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError
+from delta_sharing_spark.network.newcomers import OF_AN_ADDRESS
 from delta_sharing_spark.spark import start_gateway
 from delta_sharing_spark.spark.start_gateway import start
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, ask, files_of, plan_native, rows_of
+from unit.native.reading import RemoteError, ask, files_of, plan_native, rows_of
 
 ROWS = [{"id": n, "city": ("Lisbon", "Oslo", None)[n % 3]} for n in range(3000)]
 
@@ -58,9 +62,24 @@ def driver() -> Iterator[ClusterGateway]:
 
 
 def settings_of(driver: ClusterGateway, **others: Any) -> dict[str, Any]:
-    own = {"host": "127.0.0.1", "port": driver.port, "key": driver.key.hex(), "memory": 256 << 20}
+    own = {"host": "127.0.0.1", "port": driver.port, "certificate": driver.certificate, "secret": driver.secret.hex()}
+    own |= {"key_field": driver.key_field, "memory": 256 << 20}
     running = [machine.identity for machine in driver.machines()]
     return {**own, "version": version("delta-sharing-spark"), "running": running, "hosts": [], **others}
+
+
+def machine_of(driver: ClusterGateway) -> MachineGateway:
+    """A machine's gateway in this process."""
+    way = Driver("127.0.0.1", driver.port, driver.certificate, driver.secret)
+    gateway = MachineGateway(way, str(driver.key_field), Bounds())
+    assert way.join(gateway) is None
+
+    def listen() -> None:
+        with way._connection:
+            way.listen(gateway)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return gateway
 
 
 def planned(server: SharingServer) -> NativePlan:
@@ -278,7 +297,8 @@ def test_a_volume_whose_storage_cannot_be_reached_is_tried_once(
     ("change", "why"),
     [
         ({"version": "0.0.1"}, "and the driver's is 0.0.1"),
-        ({"key": "00" * 32}, "the driver at 127.0.0.1:.* does not hold the application's key|cannot be reached"),
+        ({"secret": "00" * 32}, "is not needed: it does not hold the application's secret"),
+        ({"certificate": draw_certificate()[1]}, r"what answers at 127.0.0.1:\d+ is not the application's driver"),
         ({"port": 1}, "the driver at 127.0.0.1:1 cannot be reached"),
     ],
 )
@@ -309,30 +329,85 @@ def test_files_prefer_the_same_host_again_and_none_too_many() -> None:
     assert sorted(preferred_hosts(files[:2], ["a", "b"])) == [0, 1]
 
 
-def test_sealed_messages() -> None:
-    """What is sent is not in clear; what is changed, repeated, reflected or of another key is refused."""
+def test_what_machine_and_driver_say_is_encrypted_and_of_the_two() -> None:
+    """Each hears all that the other sends, several threads at once, and a listener none of it; a driver of another certificate is refused."""
+    context, certificate = draw_certificate()
+    heard, content = bytearray(), os.urandom(3 << 20)
+    ours, near = socket.socketpair()
+    far, theirs = socket.socketpair()
+    with ours, near, far, theirs, ThreadPoolExecutor(8) as threads:
+        for one, other in ((near, far), (far, near)):
+            threads.submit(_pass_on, one, other, heard)
+        accepted = threads.submit(EncryptedChannel, theirs, context)
+        machine = EncryptedChannel(ours, trusting(certificate))
+        driver = accepted.result(30)
+        machine.show(b"s" * 32)
+        assert driver.is_shown(b"s" * 32)
+        machine.show(b"t" * 32)
+        assert not driver.is_shown(b"s" * 32)
+        sent = [
+            threads.submit(end.send, {"kind": "plan", "number": number}, content)
+            for end in (machine, driver)
+            for number in range(2)
+        ]
+        for end in (driver, machine):
+            messages = [end.receive() for _ in range(2)]
+            assert sorted(message["number"] for message, _ in messages) == [0, 1]
+            assert all(received == content for _, received in messages)
+        assert [future.result(30) for future in sent] == [None] * 4
+        assert not any(part in heard for part in (b"plan", b"s" * 32, content[:16]))
+        threads.submit(driver.send, {}, bytes(2000))
+        with pytest.raises(OSError, match="longer than it may be"):
+            machine.receive(1000)
+        for end in (ours, theirs):
+            end.shutdown(socket.SHUT_RDWR)
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        key, nonces = b"k" * 32, b"n" * 64
-        first, second = (
-            SealedChannel(end, key, nonces, is_first=is_first) for end, is_first in ((ours, True), (theirs, False))
+    with ours, theirs, ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(EncryptedChannel, theirs, draw_certificate()[0])
+        with pytest.raises(ssl.SSLCertVerificationError):
+            EncryptedChannel(ours, trusting(certificate))
+        with pytest.raises(ssl.SSLError):
+            accepted.result(30)
+
+
+def _pass_on(one: socket.socket, other: socket.socket, heard: bytearray) -> None:
+    while data := one.recv(1 << 16):
+        heard.extend(data)
+        other.sendall(data)
+
+
+@pytest.mark.parametrize("kind", ["driver", "machine", "one machine"])
+@pytest.mark.parametrize("sent", [b"", b"GET /webhdfs/v1/x?op=OPEN HTTP/1.1\r\nHost:", b"\x16\x03\x01\x02\x00\x01"])
+def test_who_holds_no_key_holds_no_gateway(
+    kind: str, sent: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many send a part of a head, a reader and a machine with the key are served, and the others end in their time."""
+    with contextlib.ExitStack() as opened:
+        driver = opened.enter_context(
+            contextlib.closing(ClusterGateway(bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=0))
         )
-        first.send({"kind": "plan"}, b"secret" * 1000)
-        wire = theirs.recv(1 << 20, socket.MSG_PEEK)
-        assert b"secret" not in wire
-        assert b"plan" not in wire
-        assert second.receive() == ({"kind": "plan"}, b"secret" * 1000)
-        ours.sendall(wire)
-        with pytest.raises(SealError):
-            second.receive()
-        theirs.sendall(wire)
-        with pytest.raises(SealError):
-            first.receive()
-    for changed in (8, 60, -1):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            damaged = bytearray(wire)
-            damaged[changed] ^= 1
-            ours.sendall(damaged)
-            with pytest.raises(SealError):
-                SealedChannel(theirs, key, nonces, is_first=False).receive()
+        gateway: Gateway = driver
+        if kind == "machine":
+            gateway = opened.enter_context(contextlib.closing(machine_of(driver)))
+        elif kind == "one machine":
+            gateway = opened.enter_context(contextlib.closing(Gateway()))
+        strangers = [opened.enter_context(socket.create_connection(("127.0.0.1", gateway.port))) for _ in range(700)]
+        for stranger in strangers:
+            with contextlib.suppress(OSError):  # it was ended meanwhile
+                stranger.sendall(sent)
+        if kind == "driver":
+            opened.enter_context(contextlib.closing(machine_of(driver)))
+            wait_for(driver.machines)
+        with_key(driver, monkeypatch)
+        with pytest.raises(RemoteError, match="was let go"):
+            ask(f"webhdfs://127.0.0.1:{gateway.port}/unknown", "GETFILESTATUS")
+        assert len(gateway._newcomers) <= OF_AN_ADDRESS
+        late = time.monotonic() + 60
+        monkeypatch.setattr(gateway._newcomers, "_clock", lambda: late)
+        wait_for(lambda: not len(gateway._newcomers))
+        for stranger in strangers:
+            stranger.settimeout(30)
+            with contextlib.suppress(ConnectionError):
+                assert not stranger.recv(100)
+    lines = [record.getMessage() for record in caplog.records if "refused connections" in record.getMessage()]
+    assert 1 <= len(lines) <= 3, lines

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import gateway as gateways
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "changes"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
-from canonical import row_texts
-from feed_tables import FEEDS, WAYS, moment, ways
-from reading import rows_of, served
+from unit.changes.feed_tables import FEEDS, WAYS, moment, ways
+from unit.native.reading import rows_of, served
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import itertools
 import logging
 import random
 import re
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
@@ -40,11 +40,7 @@ from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from delta_sharing_spark.testing.tables.columns import schema_from_arrow
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
-from canonical import row_texts
-from reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
+from unit.native.reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
     {

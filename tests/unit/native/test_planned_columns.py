@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,7 @@ from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteFile, ask, files_of, plan_native, read_by, served
+from unit.native.reading import RemoteFile, ask, files_of, plan_native, read_by, served
 
 FILES = 6
 

@@ -39,6 +39,7 @@ from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
+from delta_sharing_spark.storage.own_files import hidden_name
 from support.buckets import BucketServer
 
 FILES = {
@@ -224,7 +225,7 @@ def test_links_of_a_local_place_are_not_followed(server: BucketServer, files: Pa
         ("/escaped", "would leave the directory"),
         ("raw//escaped", "would leave the directory"),
         ("README/escaped", "two files that would be one"),
-        (f"{download.hidden_name('README')}", "two files that would be one"),
+        (f"{hidden_name('README', 'arriving')}", "two files that would be one"),
     ],
 )
 def test_keys_that_a_listing_answers_do_not_leave_the_directory(
@@ -325,7 +326,7 @@ def test_a_download_that_was_cut_goes_on(
     with pytest.raises(NetworkError, match=r"large of volume s.d.v"):
         volume.download(to=to)
     assert sorted(path.name for path in to.iterdir()) == sorted(
-        [download.hidden_name("large"), download.hidden_name("large") + "-journal"]
+        [hidden_name("large", "arriving"), hidden_name("large", "arriving-journal")]
     )
     server.faults.remove(fault)
     server.reset_metrics()
@@ -352,7 +353,7 @@ def test_a_download_goes_on_only_from_what_is_there(
     with pytest.raises(NetworkError):
         volume.download(to=to)
     server.faults.remove(fault)
-    part = to / download.hidden_name("large")
+    part = to / hidden_name("large", "arriving")
     if lost == "part":
         part.unlink()
     else:  # "1" of the "19" that the process was writing, while piece 1 has not arrived
@@ -364,6 +365,54 @@ def test_a_download_goes_on_only_from_what_is_there(
             file.write(bytes(10_000))
     volume.download(to=to)
     assert _on_disk(to) == _on_disk(large)
+
+
+def _as_a_strangers(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+def _as_a_second_link(path: Path) -> None:
+    os.link(path, path.parents[1] / "other")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="owners, links and pipes of POSIX")
+@pytest.mark.parametrize("hidden", ["arriving", "arriving-journal"])
+@pytest.mark.parametrize("plant", [_as_a_strangers, _as_a_second_link, lambda path: path.chmod(0o666)])
+def test_a_download_goes_on_from_nothing_that_others_can_write(
+    server: BucketServer, large: Path, tmp_path: Path, hidden: str, plant: Callable[[Path], None]
+) -> None:
+    if plant is _as_a_strangers and os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    volume, to = _volume(server, large), tmp_path / "to"
+    fault = server.faults.add("log", skip=12, times=None, status=503)
+    with pytest.raises(NetworkError):
+        volume.download(to=to)
+    server.faults.remove(fault)
+    assert {path.stat().st_mode & 0o777 for path in to.iterdir()} == {0o600}
+    part = to / hidden_name("large", "arriving")
+    with part.open("r+b") as file:  # the planter's bytes, for which the journal has arrived
+        file.write(bytes(120_000))
+    plant(to / hidden_name("large", hidden))
+    volume.download(to=to)
+    assert _on_disk(to) == _on_disk(large)
+    status = (to / "large").stat()
+    assert (status.st_uid, status.st_nlink, status.st_mode & 0o777) == (os.geteuid(), 1, 0o644)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="needs a second user")
+def test_another_users_file_is_not_taken_for_a_download(server: BucketServer, files: Path, tmp_path: Path) -> None:
+    volume = _volume(server, files)
+    volume.download("README", tmp_path / "README")
+    assert volume.download("README", tmp_path / "README").present == 1
+    _as_a_strangers(tmp_path / "README")
+    with pytest.raises(ConfigError, match="README belongs to another user"):
+        volume.download("README", tmp_path / "README")
+    volume.download("README", tmp_path / "README", replace=True)
+    assert (tmp_path / "README").stat().st_uid == os.geteuid()
+    (tmp_path / "to").symlink_to(tmp_path)
+    os.chown(tmp_path / "to", 12345, 12345, follow_symlinks=False)
+    with pytest.raises(FileError, match="to is another user's link"):
+        volume.download(to=tmp_path / "to", replace=True)
 
 
 def test_a_file_that_changes_under_a_download(server: BucketServer, large: Path, tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
-from row_oracle import answer, partition_text, statistics, to_json
-from where_strategies import SCHEMA, predicate, rows, table
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
@@ -24,6 +22,8 @@ from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import drawn, one_of, some_of
+from unit.predicates.row_oracle import answer, partition_text, statistics, to_json
+from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
 COMMON = settings(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from test_where_language import TABLE
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.options import parse_options
@@ -14,6 +13,7 @@ from delta_sharing_spark.predicates.hints import json_hints
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from unit.predicates.test_where_language import TABLE
 
 NOW = 1_711_871_999_000_000  # 2024-03-31 07:59:59 UTC, in Berlin the morning after the clocks were set
 TREES = {

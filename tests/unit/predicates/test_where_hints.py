@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from row_oracle import answer, partition_text, statistics
-from where_strategies import INF, NAN, SCHEMA, predicate, rows
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.hints import condition_of_hints, json_hints, sql_hints
@@ -18,6 +16,8 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import And, Or
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from support.drawing import drawn, one_of, some_of
+from unit.predicates.row_oracle import answer, partition_text, statistics
+from unit.predicates.where_strategies import INF, NAN, SCHEMA, predicate, rows
 
 P = Primitive
 TABLE = Struct(

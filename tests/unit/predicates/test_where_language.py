@@ -7,13 +7,13 @@ import sys
 
 import pyarrow as pa
 import pytest
-from where_strategies import SCHEMA
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.schema.types import Decimal, Field, Map, Primitive, Struct
+from unit.predicates.where_strategies import SCHEMA
 
 # The right side of each pair was read off Spark 4.3 (the test against Spark itself is tests/spark/test_where_oracle.py).
 STRINGS = {

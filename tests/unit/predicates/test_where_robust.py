@@ -9,8 +9,6 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_oracle import like
-from where_strategies import COMPUTED, FUNCTIONS, SCHEMA, predicate, rows, table
 
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
@@ -20,6 +18,8 @@ from delta_sharing_spark.predicates.like import like_matcher, standard_pattern
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import Expression, depth
 from support.drawing import drawn
+from unit.predicates.row_oracle import like
+from unit.predicates.where_strategies import COMPUTED, FUNCTIONS, SCHEMA, predicate, rows, table
 
 PIECES = [
     *"()+-*/%,.;:!?[]{}`'\"\\=<>|&^~@#$ \n\t\x00\x01\x7f\u00a0é\u0661",

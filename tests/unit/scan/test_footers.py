@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from local_access import Bytes, parquet
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.footer import check_column_chunks, read_footer
+from unit.scan.local_access import Bytes, parquet
 
 
 def every_type(rows: int = 60) -> pa.Table:
@@ -80,7 +80,7 @@ def test_statistics_are_those_that_pyarrow_reads(writer: str, tmp_path: Path, mo
 
 _EVERY_BYTE = """
 import struct, sys
-from test_footers import Bytes, CorruptFileError, every_type, parquet, read_footer
+from unit.scan.test_footers import Bytes, CorruptFileError, every_type, parquet, read_footer
 table = every_type().select(["i32", "s", "list"])
 data = parquet(table, row_group_size=30, write_page_index=True, data_page_version="2.0")
 size = struct.unpack("<I", data[-8:-4])[0] + 8
@@ -105,10 +105,9 @@ print(read, refused)
 
 def run(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     """A script in a process of its own, which may be ended by what it reads."""
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     return subprocess.run(
         [sys.executable, "-c", script, *args],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=120,

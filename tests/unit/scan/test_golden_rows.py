@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from local_access import LocalAccess, read, spec_of
 
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.scan.plan import FileTask, pack
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
+from unit.scan.local_access import LocalAccess, read, spec_of
 
 GOLDEN = (Path(__file__).parents[3] / "../shared/golden").resolve()
 if not GOLDEN.is_dir():

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_access import Bytes, LocalAccess, parquet, read, spec_of
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan import split_reader
@@ -27,6 +26,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.storage.block_cache import BlockCache, CachedSource
 from delta_sharing_spark.storage.ranges import Range, coalesce
+from unit.scan.local_access import Bytes, LocalAccess, parquet, read, spec_of
 
 KIB, MIB = 1 << 10, 1 << 20
 

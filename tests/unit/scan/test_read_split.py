@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError
 from delta_sharing_spark.scan import pace, read_ahead, row_group_reader, split_reader
@@ -26,6 +25,7 @@ from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Array, Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
 from support.drawing import drawn, one_of
+from unit.scan.local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 LONG, STRING = Primitive("long"), Primitive("string")
 SCHEMA = Struct((Field("i", LONG), Field("s", STRING)))

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_access import parquet, read_one
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaves_of
@@ -21,6 +20,7 @@ from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.transform import conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from unit.scan.local_access import parquet, read_one
 
 P, D = Primitive, decimal.Decimal
 UTC = datetime.timezone.utc

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_access import parquet, read_one
 from pyspark.sql.types import VariantVal
 
 from delta_sharing_spark.errors import CorruptFileError, SchemaError, UnsupportedFeatureError
@@ -28,6 +27,7 @@ from delta_sharing_spark.scan.variant import (
 )
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
+from unit.scan.local_access import parquet, read_one
 
 VARIANT = Primitive("variant")
 MISSING = object()

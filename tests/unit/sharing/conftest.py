@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from scripted_server import TOKEN, Clock, ScriptedServer
 
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import transport
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
+from unit.sharing.scripted_server import TOKEN, Clock, ScriptedServer
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ class Reply:
     Attributes:
         cut: Bytes of the body that are announced and not sent.
         chunked: With chunks instead of a Content-Length; with ``cut``, without the last chunk.
+        closes: End the body with the connection, as HTTP/1.0 does, instead of telling its length.
         reset: Close the connection with a TCP reset before the answer.
     """
 
@@ -79,6 +80,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     cut: int = 0
     chunked: bool = False
+    closes: bool = False
     reset: bool = False
 
     @property
@@ -189,12 +191,12 @@ class ScriptedServer:
         if reply.chunked:
             handler.send_header("Transfer-Encoding", "chunked")
             sent = b"%x\r\n%s\r\n" % (len(sent), sent) + (b"" if reply.cut else b"0\r\n\r\n")
-        else:
+        elif not reply.closes:
             handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(sent)
         handler.wfile.flush()
-        handler.close_connection = handler.close_connection or bool(reply.cut)
+        handler.close_connection = handler.close_connection or bool(reply.cut) or reply.closes
 
 
 class Clock:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -29,6 +28,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.sharing.profile import load_profile
+from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
 @pytest.fixture(autouse=True)

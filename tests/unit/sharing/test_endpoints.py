@@ -7,7 +7,20 @@ import pickle
 from typing import Any
 
 import pytest
-from scripted_server import (
+
+from delta_sharing_spark.errors import (
+    AddressError,
+    NotFoundError,
+    RequestRefusedError,
+    ResponseError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from delta_sharing_spark.schema.features import reader_features_header
+from delta_sharing_spark.sharing.query import ChangesQuery, Query
+from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_records import Protocol, Schema, Share, Table
+from unit.sharing.scripted_server import (
     DELTA_METADATA,
     DELTA_PROTOCOL,
     HEAD,
@@ -22,19 +35,6 @@ from scripted_server import (
     file_line,
     refusal,
 )
-
-from delta_sharing_spark.errors import (
-    AddressError,
-    NotFoundError,
-    RequestRefusedError,
-    ResponseError,
-    UnavailableError,
-    UnsupportedFeatureError,
-)
-from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.query import ChangesQuery, Query
-from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.wire_records import Protocol, Schema, Share, Table
 
 TABLE = "/shares/sh/schemas/sch/tables/t"
 V7 = {"Delta-Table-Version": "7"}

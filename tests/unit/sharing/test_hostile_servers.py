@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.access.url.signed_urls import url_end
 from delta_sharing_spark.errors import (
@@ -29,20 +28,21 @@ from delta_sharing_spark.errors import (
     ServerError,
     printable,
     printable_json,
-    redact,
     shown,
-    without_secrets,
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
 from delta_sharing_spark.network.http import NetworkSettings, data_session, parse_count
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.urls import parse_url
+from delta_sharing_spark.redaction import redact, without_secrets
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import check_range
+from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
 HASTY = NetworkSettings(connect_timeout=1, read_timeout=1, retry_seconds=1, first_contact_seconds=1)
 Speak = Callable[[socket.socket], None]
@@ -252,8 +252,9 @@ def test_a_body_goes_to_no_other_host(server: ScriptedServer, rest: SharingRest,
         ("https://a/x", "https://169.254.169.254/x", "this machine"),
         ("https://a/x", "https://[fe80::1]/x", "this machine"),
         ("https://a/x", "https://0.0.0.0/x", "this machine"),
-        ("https://a/x", "https://user:pw@b/x", "names a user"),
-        ("https://a/x", "file:///etc/passwd", "not a URL"),
+        ("https://a/x", "https://[64:ff9b::a9fe:a9fe]/x", "this machine"),
+        ("https://a/x", "https://[2002:7f00:1::]/x", "this machine"),
+        ("https://a/x", "ftp://a/x", "not https"),
         ("http://127.0.0.1/x", "http://169.254.169.254/x", "not encrypted"),
         ("http://127.0.0.1/x", "https://169.254.169.254/x", "this machine"),
         ("http://127.0.0.1/x", "http://localhost:1/x", None),
@@ -261,7 +262,7 @@ def test_a_body_goes_to_no_other_host(server: ScriptedServer, rest: SharingRest,
     ],
 )
 def test_where_redirects_may_lead(url: str, target: str, refused: str | None) -> None:
-    reason = redirect_refusal(url, target)
+    reason = redirect_refusal(parse_url(url), parse_url(target))
     assert (reason is None) if refused is None else (reason is not None and refused in reason)
 
 
@@ -289,7 +290,18 @@ def test_a_name_that_leads_to_this_machine_is_not_asked(
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "[fe80::1]", "0.0.0.0", "127.1", "2130706433"]
+    "host",
+    [
+        *("127.0.0.1", "localhost", "[::1]", "169.254.169.254", "[fe80::1]", "0.0.0.0", "LOCALHOST.", "\uff4cocalhost"),
+        *(
+            "[::ffff:7f00:1]",
+            "[::127.0.0.1]",
+            "[64:ff9b::7f00:1]",
+            "[64:ff9b:1::7f00:1]",
+            "[2002:a9fe:a9fe::]",
+            "[fd00:ec2::23]",
+        ),
+    ],
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_server_elsewhere_names_no_data_on_this_machine(server: ScriptedServer, host: str, scheme: str) -> None:

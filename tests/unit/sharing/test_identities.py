@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import NAME, OK, Clock, Reply, ScriptedServer, refusal
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.open import resolve
@@ -51,6 +50,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.openid_provider import AUDIENCE, OpenIdProvider
+from unit.sharing.scripted_server import NAME, OK, Clock, Reply, ScriptedServer, refusal
 
 KINDS = ("file", "command", "azure", "google", "environment", "exchange")
 TABLE = "share.schema.t"

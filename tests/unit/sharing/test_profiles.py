@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import Reply, ScriptedServer
 
 from delta_sharing_spark.errors import ProfileError
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
+from unit.sharing.scripted_server import Reply, ScriptedServer
 
 BEARER = {"shareCredentialsVersion": 1, "endpoint": "https://server/prefix/", "bearerToken": "t0ken-s3cret"}
 OAUTH = {

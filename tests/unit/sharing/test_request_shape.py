@@ -6,12 +6,23 @@ import logging
 from typing import Any
 
 import pytest
-from scripted_server import HEAD, NAME, Asked, Clock, Reply, Rest, ScriptedServer, end_line, file_line, refusal
 
 from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError
 from delta_sharing_spark.sharing import query as request_shape
 from delta_sharing_spark.sharing.query import PAGE_SIZE, Query
 from delta_sharing_spark.sharing.rest import SharingRest
+from unit.sharing.scripted_server import (
+    HEAD,
+    NAME,
+    Asked,
+    Clock,
+    Reply,
+    Rest,
+    ScriptedServer,
+    end_line,
+    file_line,
+    refusal,
+)
 
 HINTED = Query(limit_hint=3, json_predicate_hints="{}", include_refresh_token=True)
 #: What forces the reference server's old engine, which knows no reader feature.

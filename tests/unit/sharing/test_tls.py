@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted_server import NAME, Clock, Rest, ScriptedServer
 
 from delta_sharing_spark.errors import NetworkError
 from delta_sharing_spark.network.http import NetworkSettings
@@ -16,6 +15,7 @@ from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, StorageSettings
 from support.certificates import certificate_of
+from unit.sharing.scripted_server import NAME, Clock, Rest, ScriptedServer
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

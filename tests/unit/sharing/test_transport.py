@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import gc
+import gzip
+import json
 import logging
 import random
 import socket
 import ssl
 import threading
 import weakref
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +25,6 @@ import requests
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -44,6 +46,7 @@ from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
 def unused_port() -> int:
@@ -62,7 +65,6 @@ def unused_port() -> int:
         Reply(reset=True),
         Reply({"items": []}, cut=3),
         Reply({"items": []}, cut=3, chunked=True),
-        Reply(b"not gzip", headers={"Content-Encoding": "gzip"}),
     ],
 )
 def test_what_is_tried_again(server: ScriptedServer, rest: SharingRest, clock: Clock, fault: Reply) -> None:
@@ -70,6 +72,34 @@ def test_what_is_tried_again(server: ScriptedServer, rest: SharingRest, clock: C
     server.on("/shares", fault, fault, Reply({"items": [{"name": "a"}]}))
     assert [s.name for s in rest.list_shares()] == ["a"]
     assert len(clock.slept) == 2
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "words"),
+    [
+        ("gzip", b"not gzip", "gzip that its header Content-Encoding names is not what it holds"),
+        ("gzip", gzip.compress(b'{"items": []}') + b"x", "has other bytes behind its end"),
+        ("zstd", b"{}", "content encoding 'zstd', which was not asked for"),
+    ],
+)
+def test_a_coding_that_is_none_is_told_at_once(
+    server: ScriptedServer, rest: SharingRest, coding: str, body: bytes, words: str
+) -> None:
+    server.on("/shares", Reply(body, headers={"Content-Encoding": coding}))
+    with pytest.raises(ResponseError, match=f"the list of shares: .*{words}; look for a proxy in between"):
+        list(rest.list_shares())
+    assert len(server.asked) == 1
+
+
+def test_codings_that_are_read(server: ScriptedServer, rest: SharingRest) -> None:
+    body, coder = json.dumps({"items": [{"name": "a"}]}).encode(), zlib.compressobj(wbits=-15)
+    for coding, coded in (
+        ("deflate", coder.compress(body) + coder.flush()),
+        ("gzip", gzip.compress(body) + bytes(512)),
+        ("utf-8", body),
+    ):
+        server.on("/shares", Reply(coded, headers={"Content-Encoding": coding}))
+        assert [share.name for share in rest.list_shares()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +293,11 @@ def test_endpoints_that_may_have_the_token(endpoint: str) -> None:
         ("https://me:s3cret@server", "not a plain https URL"),
         ("https://server?token=s3cret", "not a plain https URL"),
         ("https://server#x", "not a plain https URL"),
-        ("http://[::1", "is not a URL"),
-        ("https://server:port", "is not a URL"),
+        ("s3cret-token", "not a plain https URL: it is not a URL"),
+        ("https://server\\@s3cret/p", "not a plain https URL: it has a backslash"),
+        ("https://server\t.s3cret", "not a plain https URL: it has a backslash, a blank or a control character"),
+        ("http://[::1", "not a plain https URL: its host or port is none"),
+        ("https://server:port", "not a plain https URL: its host or port is none"),
     ],
 )
 def test_endpoints_that_may_not(endpoint: str, message: str, settings: NetworkSettings) -> None:
@@ -283,7 +316,7 @@ def test_what_cannot_be_sent_is_no_network_error(server: ScriptedServer, setting
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     rest = SharingRest(Profile(f"https://{'x' * 64}.example", bearer_token=TOKEN), settings)
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="its host is no name"):
         list(rest.list_shares())
 
 

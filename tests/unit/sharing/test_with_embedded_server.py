@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from scripted_server import Clock
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
 from delta_sharing_spark.network.http import NetworkSettings
@@ -27,6 +26,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.sharing.scripted_server import Clock
 
 PLAIN, VECTORS = TableName("s.1", "default", "plain"), TableName("S.1", "DEFAULT", "Vectors")
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string())])
@@ -281,7 +281,8 @@ def test_other_identities(server: SharingServer, clock: Clock, kind: str) -> Non
 def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
-    from test_authentication import jwt_of, write_key
+
+    from unit.sharing.test_authentication import jwt_of, write_key
 
     key = write_key(tmp_path / "key.pem", "rsa")
 

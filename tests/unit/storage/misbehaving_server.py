@@ -26,6 +26,8 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.asked.append((self.path, start, end))
             self.server.headers.append(dict(self.headers))
+            self.server.lines.append(self.requestline)
+            self.server.clients.append(self.client_address[1])
             fault = self.server.faults.popleft() if self.server.faults else self.server.always
         (fault or good)(self, start, end)
 
@@ -69,6 +71,9 @@ class Server(ThreadingHTTPServer):
         self.always: Fault | None = None
         self.asked: list[tuple[str, int, int]] = []
         self.headers: list[dict[str, str]] = []
+        #: The first lines of requests, and the ports they came from: one for each connection.
+        self.lines: list[str] = []
+        self.clients: list[int] = []
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import requests
-from misbehaving_server import Fault, Handler, Server, good
 
 from delta_sharing_spark.errors import (
     CorruptFileError,
@@ -32,6 +31,7 @@ from delta_sharing_spark.network.connections import BreakableAdapter, ReadCancel
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage import answers
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from unit.storage.misbehaving_server import Fault, Handler, Server, good
 
 DATA = random.Random(7).randbytes(3_000_000)
 

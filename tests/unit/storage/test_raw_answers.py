@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -60,17 +63,25 @@ def pause(_: float) -> None:
     time.sleep(0.01)
 
 
-def by_url(url: str, **settings: Any) -> bytes:
+def by_url(url: str, start: int = 0, length: int = len(DATA), **settings: Any) -> bytes:
     policy = HttpPolicy(local_server=True, sleep=pause, **{"retry_seconds": 2.0, **settings})
     lease = _Lease(f"{url}/f?sig=SECRET")
-    return bytes(HttpSource(data_session(policy), lease, name="f", size=len(DATA), policy=policy).read(0, len(DATA)))
+    return bytes(HttpSource(data_session(policy), lease, name="f", size=len(DATA), policy=policy).read(start, length))
+
+
+def storage_at(url: str, **settings: Any) -> Storage:
+    reached = StorageSettings(endpoint=url, sleep=pause, **{"retry_seconds": 2.0, **settings})
+    return Storage(parse_location("s3://bucket/t"), AwsSession("id", "SECRET", "token"), reached)
 
 
 def by_directory(url: str, **settings: Any) -> bytes:
     """As a commit of the log is read: whole."""
-    reached = StorageSettings(endpoint=url, sleep=pause, **{"retry_seconds": 2.0, **settings})
-    storage = Storage(parse_location("s3://bucket/t"), AwsSession("id", "SECRET", "token"), reached)
-    return bytes(storage.get(parse_location("s3://bucket/t/f")))
+    return bytes(storage_at(url, **settings).get(parse_location("s3://bucket/t/f")))
+
+
+def part_by_directory(url: str, start: int = 0, length: int = len(DATA), **settings: Any) -> bytes:
+    """As a part of a checkpoint or of a data file is read."""
+    return bytes(storage_at(url, **settings).get(parse_location("s3://bucket/t/f"), start, start + length))
 
 
 def head(start: int, end: int, *more: str, length: bool = True) -> bytes:
@@ -197,3 +208,118 @@ def test_the_reason_is_told(
     with serving(answer) as url, pytest.raises(kind, match=words) as caught:
         read(url, retry_seconds=1.0, read_timeout=1.0, connect_timeout=1.0)
     assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [by_url, by_directory, part_by_directory])
+@pytest.mark.parametrize(
+    "value", ["aws-chunked", "aws-chunked,identity", "AWS-Chunked ", "utf-8", "binary", "identity ", "", ","]
+)
+def test_a_coding_that_is_metadata_of_the_object(read: Callable[[str], bytes], value: str) -> None:
+    """Stores keep what the writer's SDK sent."""
+
+    def answer(to: socket.socket, method: str, start: int, end: int) -> None:
+        to.sendall(head(start, end, f"Content-Encoding: {value}") + (DATA[start:end] if method == "GET" else b""))
+
+    with serving(answer) as url:
+        assert read(url) == DATA
+
+
+def raw_deflate(data: bytes) -> bytes:
+    coder = zlib.compressobj(wbits=-15)
+    return coder.compress(data) + coder.flush()
+
+
+@pytest.mark.parametrize(
+    ("value", "body"),
+    [
+        ("deflate", raw_deflate(DATA)),
+        ("deflate", zlib.compress(DATA)),
+        ("gzip", gzip.compress(DATA)),
+        ("aws-chunked,gzip", gzip.compress(DATA[:5000]) + gzip.compress(DATA[5000:])),
+        ("gzip", gzip.compress(DATA) + bytes(700)),
+        ("x-gzip", gzip.compress(DATA[:5000]) + bytes(3) + gzip.compress(DATA[5000:]) + b"\0"),
+    ],
+)
+def test_a_log_that_is_stored_compressed(value: str, body: bytes) -> None:
+    def answer(to: socket.socket, method: str, start: int, end: int) -> None:
+        to.sendall(f"HTTP/1.1 200 OK\r\nContent-Encoding: {value}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        # In many chunks, the first of a byte: a decoder is chosen by two.
+        ends = [0, 1, *range(2, len(body), 97), len(body)]
+        for one, other in pairwise(ends):
+            to.sendall(b"%x\r\n%s\r\n" % (other - one, body[one:other]))
+        to.sendall(b"0\r\n\r\n")
+
+    with serving(answer) as url:
+        assert by_directory(url) == DATA
+        with pytest.raises(DeltaSharingError, match=r"file f: .*sent it compressed \((gzip|x-gzip|deflate)\) though"):
+            by_url(url, retry_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "body", "words", "tries"),
+    [
+        ("gzip", DATA, "the gzip that its header Content-Encoding names is not what it holds", 1),
+        ("gzip", gzip.compress(DATA) + b"more", "has other bytes behind its end", 1),
+        ("br", DATA, "it has the content encoding 'br', which was not asked for", 1),
+        ("gzip, gzip", DATA, "it has the content encoding 'gzip, gzip', which was not asked for", 1),
+        ("gzip", gzip.compress(DATA)[:40] + b"\xff" * 40 + gzip.compress(DATA)[80:], "its gzip is damaged", 2),
+        ("deflate", b"\x07" * 30, "its deflate is damaged", 2),
+    ],
+)
+def test_a_coding_that_is_not_what_it_claims_is_told_at_once(value: str, body: bytes, words: str, tries: int) -> None:
+    asked: list[str] = []
+
+    def answer(to: socket.socket, method: str, start: int, end: int) -> None:
+        asked.append(method)
+        to.sendall(f"HTTP/1.1 200 OK\r\nContent-Encoding: {value}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        to.sendall(body)
+
+    with serving(answer) as url, pytest.raises(DeltaSharingError, match=f"{words}; look for a proxy in between"):
+        by_directory(url, retry_seconds=600.0)
+    assert len(asked) == tries
+
+
+@pytest.mark.parametrize("read", [by_url, by_directory])
+def test_an_error_whose_body_cannot_be_decoded_is_the_error(read: Callable[..., bytes]) -> None:
+    asked: list[str] = []
+
+    def answer(to: socket.socket, method: str, start: int, end: int) -> None:
+        asked.append(method)
+        to.sendall(b"HTTP/1.1 409 Conflict\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\noops")
+
+    with serving(answer) as url, pytest.raises(DeltaSharingError, match="409"):
+        read(url, retry_seconds=600.0)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("read", [by_url, part_by_directory])
+@pytest.mark.parametrize("start", [4, 1000, 20_000])
+@pytest.mark.parametrize("how", ["length", "no length", "chunks", "range"])
+def test_a_gateway_that_makes_200_of_206_is_told(read: Callable[..., bytes], start: int, how: str) -> None:
+    asked: list[str] = []
+
+    def answer(to: socket.socket, method: str, first: int, end: int) -> None:
+        asked.append(method)
+        body = DATA[first:end]
+        more = {
+            "length": f"Content-Length: {len(body)}",
+            "no length": "X: y",
+            "chunks": "Transfer-Encoding: chunked",
+            "range": f"Content-Range: bytes {first}-{end - 1}/{len(DATA)}",
+        }[how]
+        to.sendall(f"HTTP/1.1 200 OK\r\n{more}\r\n\r\n".encode())
+        to.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if how == "chunks" else body)
+
+    words = r"got 4000 bytes as a whole file: 200, as if something in between had made it of 206\); look for a proxy"
+    with serving(answer) as url, pytest.raises(DeltaSharingError, match=words):
+        read(url, start, 4000, retry_seconds=600.0)
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("start", [0, 4, 20_000])
+def test_a_whole_file_where_a_part_was_asked_for_is_read(start: int) -> None:
+    def answer(to: socket.socket, method: str, first: int, end: int) -> None:
+        to.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + DATA)
+
+    with serving(answer) as url:
+        assert by_url(url, start, 4000) == part_by_directory(url, start, 4000) == DATA[start : start + 4000]

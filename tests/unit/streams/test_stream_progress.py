@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_loop import Checkpoint, Run
 
 from delta_sharing_spark.errors import UnauthenticatedError
 from delta_sharing_spark.sharing import auth
@@ -18,6 +17,7 @@ from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.openid_provider import OpenIdProvider
+from unit.streams.spark_loop import Checkpoint, Run
 
 SCHEMA = pa.schema([("id", pa.int64())])
 Share = Callable[..., dict[str, str]]

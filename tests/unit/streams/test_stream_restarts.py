@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_loop import Checkpoint, Killed, Rows, Run
 
 from delta_sharing_spark.access.directory.access import TOKENS
-from delta_sharing_spark.errors import FileGoneError, OptionError, StreamError, VersionError
+from delta_sharing_spark.errors import DeltaSharingError, FileGoneError, OptionError, StreamError, VersionError
+from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.streams.spark_loop import Checkpoint, Killed, Rows, Run
 
 SCHEMA = pa.schema([("id", pa.int64())])
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -190,7 +193,7 @@ def test_the_poll_interval_is_bounded_for_servers_elsewhere(
     share: Share, server: SharingServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = share(table)
-    monkeypatch.setattr("delta_sharing_spark.access.stream.planner.is_loopback", lambda host: False)
+    monkeypatch.setattr("delta_sharing_spark.access.stream.planner.is_on_loopback", lambda url: False)
     with pytest.raises(OptionError, match=r"'pollInterval' is 9 s, the least is 10 s"):
         Run(Checkpoint(), {**options, "pollInterval": "9s"}).step()
     assert Run(Checkpoint(), {**options, "pollInterval": "10s"}).step()
@@ -332,9 +335,106 @@ def test_versions_that_are_gone_say_where_the_stream_can_begin(
     Run(checkpoint, options).drain()
     table.append(numbered(4)).append(numbered(5)).checkpoint().append(numbered(6)).expire_log(4)
     with pytest.raises(
-        VersionError, match=r"stream of s\.d\.t cannot go on: .*version.*another checkpoint.*startingVersion"
+        VersionError,
+        match=r"stream of s\.d\.t has read all before version 3, and cannot go on: .*another checkpoint.*snapshot",
     ):
         Run(checkpoint, options).step()
+
+
+@pytest.mark.parametrize("begun", [0, 5, 6, 9, 10], ids=str)
+def test_a_log_that_was_cleaned_between_checkpoints_is_read_by_its_commits(
+    share: Share, table: DeltaTableBuilder, feed: dict[str, str], begun: int
+) -> None:
+    """Commits 5 to 14 and the checkpoint of 10 are left; a stream that stopped before one of them has what it did not read."""
+    options = {**share(table), **feed, "accessMode": "dir"}
+    checkpoint = Checkpoint()
+    for version in range(3, 15):
+        table.append(numbered(version + 1))
+        if version == 10:
+            table.checkpoint()
+        if version == begun + 1:
+            Run(checkpoint, options).drain()
+    read_before = len(checkpoint.ids)
+    for version in range(5):
+        (table.path / "_delta_log" / f"{version:020d}.json").unlink()
+    if begun == 0:  # a new stream, from a version and from its time
+        moment = datetime.fromtimestamp(table.commits[6][0]["commitInfo"]["timestamp"] / 1000, timezone.utc).isoformat()
+        for start in ({"startingVersion": "6"}, {"startingTimestamp": moment}):
+            anew = Checkpoint()
+            Run(anew, {**options, **start}).drain()
+            assert anew.ids == list(range(7, 16))
+    elif begun > 4:
+        Run(checkpoint, options).drain()
+        assert checkpoint.ids == list(range(16))
+        assert read_before < 16
+
+
+def test_versions_whose_columns_are_not_known_are_refused_without_advice_that_leaves_rows_out(
+    share: Share, table: DeltaTableBuilder, feed: dict[str, str]
+) -> None:
+    options = {**share(table), **feed, "accessMode": "dir", "allowAddedColumns": "true"}
+    for number in range(4, 8):
+        table.append(numbered(number))
+    table.add_column(Field("more", Primitive("string")))  # version 7
+    table.append([{"id": 8, "more": "x"}]).checkpoint().append([{"id": 9, "more": "x"}])
+    for version in range(5):
+        (table.path / "_delta_log" / f"{version:020d}.json").unlink()
+    checkpoint = Checkpoint()
+    Run(checkpoint, {**options, "startingVersion": "7"}).drain()
+    assert checkpoint.ids == [8, 9]
+    for start in (5, 6):
+        with pytest.raises(VersionError, match=r"until version 7 changed them is not known") as refused:
+            Run(Checkpoint(), {**options, "startingVersion": str(start)}).step()
+        assert not re.search(r"(start|ask|read).{0,20} (at|from|for) version \d|startingVersion \d", str(refused.value))
+
+
+OBSTACLES: dict[str, Callable[[DeltaTableBuilder], object]] = {
+    "feed off": lambda table: table.set_properties(**{"delta.enableChangeDataFeed": "false"}),
+    "feed off and on again": lambda table: table.set_properties(
+        **{"delta.enableChangeDataFeed": "false"}
+    ).set_properties(**FEED),
+    "newer protocol": lambda table: table.commit(
+        [
+            {
+                "protocol": {
+                    "minReaderVersion": 3,
+                    "minWriterVersion": 7,
+                    "readerFeatures": ["somethingNew"],
+                    "writerFeatures": ["somethingNew"],
+                }
+            }
+        ],
+        "UPGRADE",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", [3, 4, 9, 20])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_what_comes_before_an_obstacle_is_delivered(
+    share: Share, table: DeltaTableBuilder, way: dict[str, str], obstacle: str, place: int
+) -> None:
+    """All versions of a block are asked for at once; those before one that cannot be read come all the same, and then the error."""
+    options = {**share(table), **way, "readChangeFeed": "true", "startingVersion": "0", "maxVersionsPerRpc": "50"}
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, options, available_now=False)
+    run.step()
+    while table.version < 25:
+        if table.version + 1 == place:
+            OBSTACLES[obstacle](table)
+        else:
+            table.append(numbered(table.version + 2))
+    match = "somethingNew" if obstacle == "newer protocol" else r"read all before version .*every row.*anew"
+    # As the reference server: it lists no changes at all of a table whose feed is off now.
+    is_listed = way["accessMode"] == "dir" or obstacle != "feed off"
+    for _ in range(2):
+        with pytest.raises(DeltaSharingError, match=match) as refused:
+            run.drain()
+        assert checkpoint.ids == list(range(place + 1 if is_listed else 4))
+        assert "ask for a range" not in str(refused.value)
+        if obstacle == "newer protocol":
+            break  # a restart learns the columns of the newest version, which are not read
+        run = Run(checkpoint, options)
 
 
 def test_a_file_that_is_gone_says_that_no_restart_helps(

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, note, settings
-from spark_loop import Checkpoint, Killed, Rows, Run, ordered
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.flight.gateway import FlightGateway
@@ -25,6 +24,7 @@ from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import drawn, one_of
+from unit.streams.spark_loop import Checkpoint, Killed, Rows, Run, ordered
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 CHANGE_COLUMNS = [CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]

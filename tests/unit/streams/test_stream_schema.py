@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from spark_loop import Checkpoint, Run
 
-from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.errors import DeltaSharingError, StreamError
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Primitive, Struct
+from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.streams.spark_loop import Checkpoint, Run
 
 INT, LONG, STRING = Primitive("integer"), Primitive("long"), Primitive("string")
 SCHEMA = Struct(
@@ -243,3 +244,23 @@ def test_versions_with_a_column_that_was_dropped_are_read_without_it_if_asked(
     Run(checkpoint, options).drain()
     assert checkpoint.ids == [1, 2]
     assert "n" not in checkpoint.rows[0]
+
+
+def test_a_mapping_that_ended_is_no_mapping_of_the_versions_before(
+    share: Share, server: SharingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that chooses the format by the newest version would answer them in one that has no mapping: NULL in ``m``."""
+    table = DeltaTableBuilder(tmp_path / "t", SCHEMA, properties={"delta.columnMapping.mode": "name"})
+    table.append([{**ROW, "id": 1}]).rename_column("n", "m").append([{**ROW, "id": 2, "m": 7}])
+    table.properties.pop("delta.columnMapping.mode")
+    table.commit([*(f.remove(0, data_change=False) for f in table.files), table.metadata_action()])
+    options = {**share(table), "startingVersion": "3"}
+    words = []
+    for way in ({"accessMode": "dir"}, {"accessMode": "url"}, {"accessMode": "url", "responseFormat": "parquet"}):
+        by_newest = lambda request, *_: "parquet" if "parquet" in request.capabilities.formats else "delta"  # noqa: E731
+        monkeypatch.setattr(queries, "choose_format", by_newest)
+        with pytest.raises(DeltaSharingError) as caught:
+            Run(Checkpoint(), {**options, **way}).drain()
+        words.append(f"{type(caught.value).__name__}: {caught.value}")
+    assert words[0] == words[1]
+    assert "cannot express columnMapping" in words[2]

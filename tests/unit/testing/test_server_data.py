@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import requests
-from plain_http import Asker, files, lines
 
 from delta_sharing_spark.testing.server import SharingServer
+from unit.testing.plain_http import Asker, files, lines
 
 CONTENT = os.urandom(1_000_003)
 

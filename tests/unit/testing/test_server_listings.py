@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import requests
-from plain_http import Asker, lines, refused
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.sharing_server import JWT_BEARER
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.testing.plain_http import Asker, lines, refused
 
 
 def get(server: SharingServer, path: str, **parameters: Any) -> requests.Response:

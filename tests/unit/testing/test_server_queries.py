@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import requests
-from plain_http import Asker, files, lines, refused
 
 from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from unit.testing.plain_http import Asker, files, lines, refused
 
 DELTA = "responseformat=delta;readerfeatures=deletionvectors,columnmapping"
 BOTH = "responseformat=delta,parquet;readerfeatures=deletionvectors,columnmapping"

@@ -1,0 +1,210 @@
+"""Parses URLs, once: what is checked are the parts that a request is made of. What two parsers could read differently is refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+
+_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::([0-9]{0,5}))?")
+_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?")
+#: The last label of what resolvers read as an IPv4 address.
+_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?")
+#: What ends a line or a word, what some parsers drop (tabs) and what browsers read as a slash.
+_REFUSED = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\\]")
+_LONGEST_NAME = 254
+
+
+class UrlError(ValueError):
+    """A text is no URL that can be asked. The message says why and quotes nothing of it: ``it names a user``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """The parts of a URL (RFC 3986, section 3). The query may be a secret: only scheme, host and port are shown.
+
+    Attributes:
+        scheme: In lower case.
+        host: What is connected to: a name or an address in lower-case ASCII; an IPv6 address without brackets.
+        port: The stated port, else the scheme's; 0 for a scheme without one.
+        path, query, fragment: Letter by letter, but for letters beyond ASCII, which are percent-encoded; None where there is none.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str | None
+    fragment: str | None = None
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port, which must stay the same for a secret to follow a redirect."""
+        return self.scheme, self.host, self.port
+
+    @property
+    def name(self) -> str:
+        """The host as lists of hosts name it: without a dot at its end."""
+        return self.host.rstrip(".")
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the header ``Host`` names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS.get(self.scheme, 0) else f"{host}:{self.port}"
+
+    @property
+    def target(self) -> str:
+        """What is asked of the host: path and query."""
+        return (self.path or "/") + ("" if self.query is None else f"?{self.query}")
+
+    @property
+    def root(self) -> str:
+        """The URL without path and query, which shows no secret."""
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def text(self) -> str:
+        """The URL that is sent: without its fragment. It may hold a secret."""
+        return self.root + self.target
+
+    def __repr__(self) -> str:
+        return f"Url({self.root})"
+
+    __str__ = __repr__
+
+
+def parse_url(text: str) -> Url:
+    """The parts of a URL with a host.
+
+    Raises:
+        UrlError: The text is none, or one that parsers read differently: with a user, a backslash, a blank, a control
+            character, a number as its host.
+    """
+    if _REFUSED.search(text):
+        raise UrlError("it has a backslash, a blank or a control character")
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise UrlError("it is not a URL")
+    scheme, authority, path, query, fragment = match.groups()
+    scheme = scheme.lower()
+    if "@" in authority:
+        raise UrlError("it names a user")
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        raise UrlError("it names no host" if not authority else "its host or port is none")
+    port = int(parts[2]) if parts[2] else _PORTS.get(scheme, 0)
+    if not 0 < port < 1 << 16 and (parts[2] or scheme in _PORTS):
+        raise UrlError("its port is none")
+    return Url(
+        scheme, canonical_host(parts[1]), port, _encoded(path), None if query is None else _encoded(query), fragment
+    )
+
+
+def canonical_host(text: str) -> str:
+    """The one spelling of a host's name or address: in lower case, international names by IDNA, IPv6 without brackets.
+
+    Raises:
+        UrlError: It is neither, or an IPv4 address in a spelling that some read as another one (``127.1``, ``0177.0.0.1``).
+    """
+    name = text.lower()
+    if name.startswith("["):
+        try:
+            return ipaddress.IPv6Address(name[1:-1]).compressed
+        except ValueError:
+            raise UrlError("its host is no IPv6 address") from None
+    if not name.isascii():
+        name = _by_idna(name)
+    if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
+        raise UrlError("its host is no name")
+    if _NUMBER.fullmatch(name):
+        try:
+            ipaddress.IPv4Address(name)
+        except ValueError:
+            raise UrlError("its host is a number, where a name or four decimal numbers belong") from None
+    return name
+
+
+def _by_idna(name: str) -> str:
+    import idna
+
+    try:
+        return idna.encode(name, uts46=True).decode("ascii")
+    except UnicodeError:  # idna's own errors are such
+        raise UrlError("its host is no name") from None
+
+
+def _encoded(part: str) -> str:
+    """A path or query whose letters beyond ASCII are percent-encoded; all else stays as it was written."""
+    if part.isascii():
+        return part
+    try:
+        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in part.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise UrlError("it has half a character") from None
+
+
+def host_name(text: str) -> str:
+    """A host as a user writes it, as ``Url.name`` spells it; a text that is no host in lower case."""
+    try:
+        return canonical_host(f"[{text}]" if ":" in text and text[0] != "[" else text).rstrip(".")
+    except UrlError:
+        return text.lower()
+
+
+def url_or_none(text: str) -> Url | None:
+    """The parts of a URL; None where the text is none."""
+    try:
+        return parse_url(text)
+    except UrlError:
+        return None
+
+
+def host_of(text: str) -> str:
+    """The host of a URL; empty where the text is none."""
+    url = url_or_none(text)
+    return "" if url is None else url.host
+
+
+def scheme_of(text: str) -> str:
+    """The scheme of what may be a URL, in lower case, at most twenty letters of it; empty where there is none."""
+    match = _SCHEME.match(text)
+    return "" if match is None else match[0][:-1][:20].lower()
+
+
+def redirect_target(url: Url, location: str) -> Url:
+    """Where an answer of ``url`` with this header ``Location`` leads to (RFC 9110, section 10.2.2).
+
+    Raises:
+        UrlError: The header holds no URL.
+    """
+    try:
+        # http.client reads headers as Latin-1; servers that do not encode a path write it in UTF-8.
+        reference = location.strip(" \t").encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        raise UrlError("its target is not a URL") from None
+    if _SCHEME.match(reference):
+        return parse_url(reference)
+    if reference.startswith("//"):
+        return parse_url(f"{url.scheme}:{reference}")
+    if reference.startswith(("/", "?")):
+        return parse_url(url.root + ("" if reference[0] == "/" else url.path) + reference)
+    if not reference or reference[0] == "#":
+        return replace(url, fragment=None)
+    path, mark, query = reference.partition("?")
+    merged = _resolved([*url.path.split("/")[1:-1], *path.split("/")])
+    return parse_url(f"{url.root}/{'/'.join(merged)}{mark}{query}")
+
+
+def _resolved(segments: list[str]) -> list[str]:
+    """The segments of a path without ``.`` and ``..`` (RFC 3986, section 5.2.4)."""
+    resolved: list[str] = []
+    for segment in segments:
+        if segment == "..":
+            del resolved[-1:]
+        elif segment != ".":
+            resolved.append(segment)
+    return [*resolved, ""] if segments[-1] in (".", "..") else resolved

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.frames.row_source import RowSource
 
 _EXTENSION = b"ARROW:extension:metadata"
 
@@ -30,11 +26,15 @@ def _planar(field: pa.Field) -> pa.Field:
 
 
 class PlanarSource:
-    """The rows of a source by Arrow's C stream interface, with the columns of ``planar_schema``; each call reads anew."""
+    """The rows of a source by Arrow's C stream interface, with the columns of ``planar_schema``; each call reads anew.
 
-    def __init__(self, source: RowSource) -> None:
-        self._source = source
-        self._schema = planar_schema(source.arrow_schema())
+    Args:
+        schema: The columns of the source.
+        source: Speaks that interface.
+    """
+
+    def __init__(self, schema: pa.Schema, source: object) -> None:
+        self._source, self._schema = source, planar_schema(schema)
 
     def __arrow_c_schema__(self) -> object:
         """The columns."""

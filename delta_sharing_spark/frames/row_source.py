@@ -137,7 +137,7 @@ class RowSource(ABC):
         name = name or self._table_name().table
         from delta_sharing_spark.frames.planar import PlanarSource
 
-        connection.register(name, PlanarSource(self))
+        connection.register(name, PlanarSource(self.arrow_schema(), self))
         return connection.view(name)
 
     def to_geopandas(self) -> geopandas.GeoDataFrame:

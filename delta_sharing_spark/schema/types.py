@@ -342,12 +342,13 @@ def _spatial_of(name: str) -> Spatial | None:
     if match is None:
         return None
     kind, first, second = (part and part.strip() for part in match.groups())
-    if kind.lower() == "geometry":
-        return None if second else Spatial(first or "OGC:CRS84")
-    if second is None and first is not None and ":" not in first:
+    is_flat = kind.lower() == "geometry"
+    if not is_flat and second is None and first is not None and ":" not in first:
         first, second = None, first
-    algorithm = (second or ALGORITHMS[0]).upper()
-    return Spatial(first or "OGC:CRS84", algorithm) if algorithm in ALGORITHMS else None
+    crs, algorithm = first or "OGC:CRS84", (second or ALGORITHMS[0]).upper()
+    if ":" not in crs or (is_flat and second is not None) or algorithm not in ALGORITHMS:
+        return None
+    return Spatial(crs, None if is_flat else algorithm)
 
 
 def decimal_of(name: str) -> Decimal | None:

@@ -51,6 +51,7 @@ def one(kind: object) -> Any:
         ("geometry", Spatial()),
         ("GEOMETRY( EPSG:3857 )", Spatial("EPSG:3857")),
         ("geometry(OGC:CRS84, SPHERICAL)", Unreadable("geometry(OGC:CRS84, SPHERICAL)")),
+        ("geometry(4326)", Unreadable("geometry(4326)")),
         ("geography", Spatial("OGC:CRS84", "SPHERICAL")),
         ("geography(vincenty)", Spatial("OGC:CRS84", "VINCENTY")),
         ("geography(EPSG:4326)", Spatial("EPSG:4326", "SPHERICAL")),

@@ -146,6 +146,7 @@ A *feature* that is not known refuses the table, for it may change which files o
 | pandas | bytes | bytes |
 
 Where Spark reads BINARY, the log names the column and its type at INFO. Spark 4.1 has the types, but its Parquet reader fails on them.
+`toArrow()` of Spark 4.2 and 4.3 fails where such a column, or a variant, is NULL: collect it otherwise, or read it without Spark.
 `where` knows `IS NULL` and `IS NOT NULL` of such columns; their bounds in statistics skip no file.
 
 | Written by Delta 4.4 on Spark 4.2 | Spark 4.0, 4.1: lane, Python source | Spark 4.2, 4.3: lane, Python source | Arrow |

@@ -140,7 +140,7 @@ def _shown_alone(file: FetchedFile, shape: FileShape, pace: Pace) -> ShownFile:
 
     held, unread, layout = file.held_bytes, file.footer.unread, lay_out(file.footer, shape.deletion_column)
     whole = file.source.read(0, held) if held else None
-    return ShownFile(file.source, layout, whole, None, held, file.disk_bytes, unread, rewritten)
+    return ShownFile(file.source, layout, whole, None, held, file.disk_bytes, unread, rewritten if unread else None)
 
 
 def _reason(unread: frozenset[Unread]) -> str:
@@ -209,7 +209,7 @@ def _shown_together(
     held, disk = (sum(getattr(m, where) for m in members) for where in ("held_bytes", "disk_bytes"))
     if not is_held:
         source = JoinedSource(f"{len(members)} files", spans, [member.source for member in members], pace)
-        return ShownFile(source, layout, None, None, held, disk, unread, rewritten)
+        return ShownFile(source, layout, None, None, held, disk, unread, rewritten if unread else None)
     pieces = (members[span.member].source.read(span.source.start, span.source.length) for span in spans)
     joined = MemorySource(f"{len(members)} files", b"".join((b"PAR1", *pieces)))
     # Members that may have to be rewritten stay in memory beside what they make together.

@@ -551,7 +551,7 @@ class PlanReader:
         if group == row_group + 1:
             other = self._pass.next(self.files.following(number))
             ahead = None if other is None else self.files.ready(other)
-            if other is not None and ahead is not None and ahead.whole is None:
+            if other is not None and ahead is not None and ahead.whole is None and not ahead.unread_of(columns):
                 first = [c for c in ahead.layout.of_group(0) if c.column in columns]
                 self._chunks.fetch_ahead((ahead.key, 0), ahead, first)
 

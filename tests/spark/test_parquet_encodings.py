@@ -91,6 +91,7 @@ def cells(is_otherwise: bool) -> tuple[pa.Table, dict[str, Any]]:
         "use_deprecated_int96_timestamps": is_otherwise,
         "store_decimal_as_integer": is_otherwise,
         "store_schema": False,
+        "write_page_index": True,
     }
     return pa.table(columns), how_written
 
@@ -107,6 +108,8 @@ def check(client: SharingClient, spark: Any, name: str, columns: list[str] | Non
         frame = scan.to_spark(spark, engine="native")
         got = frame.toPandas() if not hasattr(frame, "toArrow") else frame.toArrow()
         assert texts(got.select(expected.column_names).cast(expected.schema)) == texts(expected)
+        few = [row.id for row in frame.where("id > 40 AND id < 44").collect()]
+        assert sorted(few) == sorted(i for i in expected["id"].to_pylist() if 40 < i < 44)
     except Exception as error:
         if columns is not None:
             raise

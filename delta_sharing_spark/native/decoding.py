@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from delta_sharing_spark.native.schema_match import DOUBLE, FLOAT
 from delta_sharing_spark.scan.thrift import read_struct
 
 #: Major and minor version of Spark.
@@ -25,7 +24,7 @@ _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY",
 #: Those that every Spark decodes; of the encodings, for all types that have them.
 _DECODED_CODECS = frozenset((0, 1, 2, 5, 6, 7))
 _DECODED_ENCODINGS = frozenset((0, 2, 3, 4, 5, 6, 7, 8))
-_BYTE_STREAM_SPLIT, _SPLIT_SINCE, _SPLIT_TYPES = 9, (4, 3), frozenset((FLOAT, DOUBLE))
+_BYTE_STREAM_SPLIT, _SPLIT_SINCE = 9, (4, 3)
 
 
 def release_of(version: str) -> Release:
@@ -51,7 +50,7 @@ def undecoded(stored: bytes, codec: int, release: Release) -> str | None:
     fields, _ = read_struct(stored + b"\0")
     physical, encodings = fields[1][1], fields[2][1].items
     for encoding in encodings:
-        is_split = encoding == _BYTE_STREAM_SPLIT and physical in _SPLIT_TYPES and release >= _SPLIT_SINCE
+        is_split = encoding == _BYTE_STREAM_SPLIT and release >= _SPLIT_SINCE
         if encoding not in _DECODED_ENCODINGS and not is_split:
             return f"the encoding {_ENCODINGS.get(encoding, encoding)} of {_TYPES[physical]}"
     return None

@@ -29,7 +29,7 @@ def errors_page() -> str:
 def _error_tree(kind: type[Exception], mark: str, below: str) -> Iterator[str]:
     """A class of errors and the classes below it, each with the first sentence of its docstring."""
     sentence = re.split(r"\.(?:\s|$)", str(kind.__doc__), maxsplit=1)[0]
-    yield f"{mark + kind.__name__:<32}{sentence.replace('``', '`')}"
+    yield f"{mark + kind.__name__:<34}{sentence.replace('``', '`')}"
     kinds = [
         inner for inner in kind.__subclasses__() if inner.__module__ == errors.__name__
     ]  # whatever else is imported
@@ -146,6 +146,9 @@ A *feature* that is not known refuses the table, for it may change which files o
 | pandas | bytes | bytes |
 
 Where Spark reads BINARY, the log names the column and its type at INFO. Spark 4.1 has the types, but its Parquet reader fails on them.
+No data source of Python's can give Spark a place (the JVM refuses it, 4.3 included): with `engine="python"`, `to_spark`, SQL and views make
+places of the WKB by `st_geomfromwkb` and `st_geogfromwkb`; a plain `spark.read.format("deltaSharing")` without the lane, and a stream, have the
+WKB as BINARY.
 `toArrow()` of Spark 4.2 and 4.3 fails where such a column, or a variant, is NULL: collect it otherwise, or read it without Spark.
 `where` knows `IS NULL` and `IS NOT NULL` of such columns; their bounds in statistics skip no file.
 

@@ -54,10 +54,8 @@ class SplitReader:
             return iter(())
         from delta_sharing_spark.scan.split_reader import read_split
         from delta_sharing_spark.spark.session_settings import in_session_of_task
-        from delta_sharing_spark.spark.spark_types import spatial_batches
 
-        split = in_session_of_task(partition.split)
-        return spatial_batches(read_split(split), split.spec.schema)
+        return read_split(in_session_of_task(partition.split))
 
 
 class DeltaSharingReader(SplitReader, DataSourceReader):

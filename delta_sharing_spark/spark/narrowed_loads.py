@@ -115,9 +115,9 @@ def of_readable(load: Load) -> Load:
 
 
 def completed(frame: DataFrame, load: Load) -> DataFrame:
-    """A frame of an ``of_readable`` load with the columns that are not read in their places: a query that needs one is refused."""
+    """A frame with the columns that ``of_readable`` left out of its load in their places: a query that needs one is refused."""
     table = load.resolved().columns
-    if not load.has_columns or not any(unreadable_in(table)):
+    if "columns" not in load.options or not any(unreadable_in(table)):
         return frame
     refusal = f"of {load.table} has a type that this reader does not read; name the other columns in the query"
     return frame.select(*reshaped(load.schema, table, refusal=refusal))

@@ -5,51 +5,59 @@ Spark 4.1 has the types, off by default, and a Parquet reader that fails on them
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyspark
+from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.native.decoding import release_of
 from delta_sharing_spark.schema.types import (
     DataType,
+    Field,
     Primitive,
     Spatial,
     Struct,
+    backquoted,
     has_spatial,
     inner_fields,
+    parse_schema,
+    schema_to_json,
     spark_schema_json,
     with_each_type,
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from delta_sharing_spark.access.contract import ResolvedScan
 
 _log = logging.getLogger(__name__)
 _BINARY = Primitive("binary")
+#: In the metadata of a column of the Python data source: its type in the table, as a schema of one column.
+_TYPE = "deltaSharing.type"
 #: The first Spark whose Parquet reader reads places on earth.
 _SINCE = (4, 2)
 
 
 def as_spark_has(scan: ResolvedScan) -> ResolvedScan:
     """A load whose columns are of types that Spark has; the log names those that are not as the table has them."""
-    columns, output = _as_spark_has(scan.columns), _as_spark_has(scan.output)
-    for field, shown in zip(scan.output.fields, output.fields, strict=True):
+    _tell(scan.output, str(scan.table))
+    return replace(scan, columns=_as_spark_has(scan.columns), output=_as_spark_has(scan.output))
+
+
+def _tell(schema: Struct, table: str) -> None:
+    for field, shown in zip(schema.fields, _as_spark_has(schema).fields, strict=True):
         if field.type != shown.type:
             _log.info(
                 "column %r of %s is %s in the table, which this Spark does not have: it is read as %s, in well-known binary (WKB)",
                 field.name,
-                scan.table,
+                table,
                 field.type,
                 shown.type,
             )
-    return replace(scan, columns=columns, output=output)
 
 
 def spark_struct(schema: Struct) -> StructType:
@@ -78,45 +86,57 @@ def srid_of(kind: Spatial) -> int | None:
     return srid if srid >= 0 else None
 
 
-def spatial_batches(batches: Iterator[pa.RecordBatch], schema: Struct) -> Iterator[pa.RecordBatch]:
-    """Batches of a schema as Spark takes them from a Python data source: places on earth with their SRIDs."""
-    if not has_spatial(schema):
-        return batches
-    return _with_srids(batches, schema)
+def source_schema(schema: Struct) -> StructType:
+    """A load's columns as the Python data source gives them: places as WKB, and in each column's metadata the table's type.
+
+    No data source of Python's can give Spark a place: the JVM refuses what Spark 4.2 and 4.3 make of one themselves.
+    """
+    fields = tuple(
+        replace(f, metadata={**f.metadata, _TYPE: json.dumps(schema_to_json(Struct((f,))))})
+        if has_spatial(f.type)
+        else f
+        for f in schema.fields
+    )
+    binary: Struct = with_each_type(Struct(fields), lambda t: _BINARY if isinstance(t, Spatial) else t)
+    return StructType.fromJson(spark_schema_json(binary))
 
 
-def _with_srids(batches: Iterator[pa.RecordBatch], schema: Struct) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
+def with_places(frame: DataFrame, table: str) -> DataFrame:
+    """A frame of the Python data source over a table with Spark's own types for places, where it has them; the log names the others."""
+    fields = frame.schema.fields
+    if not any(_TYPE in field.metadata for field in fields):
+        return frame
+    columns = []
+    for field in fields:
+        name = backquoted(field.name)
+        text = field.metadata.get(_TYPE)
+        metadata = {key: value for key, value in field.metadata.items() if key != _TYPE}
+        column = functions.col(name)
+        if text is not None:
+            schema = parse_schema(text)
+            _tell(schema, table)
+            column = _placed(column, schema.fields[0].type)
+        columns.append(column.alias(field.name, metadata=metadata))
+    return frame.select(*columns)
 
-    for batch in batches:
-        arrays = [_with_srid(array, f.type) for array, f in zip(batch.columns, schema.fields, strict=True)]
-        fields = [pa.field(f.name, array.type, f.nullable) for f, array in zip(schema.fields, arrays, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
-
-def _with_srid(array: Any, kind: DataType) -> Any:
-    import pyarrow as pa
-
-    if not has_spatial(kind):
-        return array
-    mask = array.is_null() if array.null_count else None
+def _placed(column: Column, kind: DataType) -> Column:
+    """A column of WKB, or of what holds such, with places of Spark's types."""
     if isinstance(kind, Spatial):
-        values = array.fill_null(b"") if mask is not None else array
-        srids = pa.repeat(pa.scalar(srid_of(kind), pa.int32()), len(array))
-        fields = [pa.field("srid", pa.int32(), False), pa.field("wkb", pa.binary(), False)]
-        return pa.StructArray.from_arrays([srids, values], fields=fields, mask=mask)
-    if array.offset:
-        array = pa.concat_arrays([array])
+        srid = srid_of(kind)
+        if srid is None:
+            return column
+        if kind.algorithm is not None:
+            return functions.call_function("st_geogfromwkb", column)
+        return functions.call_function(
+            "st_setsrid", functions.call_function("st_geomfromwkb", column), functions.lit(srid)
+        )
+    if not has_spatial(_as_spark_has(Struct((Field("place", kind),)))):
+        return column
     inner = inner_fields(kind)
     if isinstance(kind, Struct):
-        built = [_with_srid(array.field(place), f.type) for place, f in enumerate(inner)]
-        fields = [pa.field(f.name, part.type, f.nullable) for f, part in zip(inner, built, strict=True)]
-        return pa.StructArray.from_arrays(built, fields=fields, mask=mask)
-    parts = (array.keys, array.items) if pa.types.is_map(array.type) else (array.values,)
-    built = [_with_srid(part, f.type) for part, f in zip(parts, inner, strict=True)]
-    fields = [pa.field(f.name, part.type, f.nullable and f.name != "key") for f, part in zip(inner, built, strict=True)]
-    if len(built) == 1:
-        target, entries = pa.list_(fields[0]), built
-    else:
-        target, entries = pa.map_(*fields), [pa.StructArray.from_arrays(built, fields=fields)]
-    return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, 0, entries)
+        parts = [_placed(column.getField(f.name), f.type).alias(f.name) for f in inner]
+        return functions.when(column.isNotNull(), functions.struct(*parts))
+    if len(inner) == 1:
+        return functions.transform(column, lambda element: _placed(element, inner[0].type))
+    return functions.transform_values(column, lambda _, value: _placed(value, inner[1].type))

@@ -96,7 +96,8 @@ def _create(spark: SparkSession, views: Mapping[str, _Source], strict: bool) -> 
             if failure is not None:
                 raise failure
             readable = of_readable(scan)
-            completed(frame_of(readable, spark, views[view][1]), readable).createOrReplaceTempView(view)
+            frame = frame_of(readable, spark, views[view][1])
+            (frame if readable is scan else completed(frame, readable)).createOrReplaceTempView(view)
         except DeltaSharingError as error:
             if strict:
                 raise

@@ -145,9 +145,8 @@ def test_places_are_of_sparks_types_where_it_reads_them(
         "l": f"array<{'geography(4326)' if has_places else 'binary'}>",
         "m": f"map<string,{'geometry(4326)' if has_places else 'binary'}>",
     }
-    if engine == "native":
-        assert "column 'far' of" in caplog.text
-        assert ("column 'place' of" in caplog.text) is not has_places
+    assert "column 'far' of" in caplog.text
+    assert ("column 'place' of" in caplog.text) is not has_places
     whole = {"place": POINT, "far": POINT, "s": {"p": POINT, "n": 1}, "l": [POINT, None], "m": {"k": POINT}}
     rows = [wkb(found) for found in frame.orderBy("id").collect()]
     assert rows == [{"id": 1, **whole}, {"id": 2, **dict.fromkeys(whole)}, {"id": 3, **whole}]

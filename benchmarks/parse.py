@@ -8,7 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
-from delta_sharing_spark.sharing.response import iter_lines, parse_page
+from delta_sharing_spark.sharing.response import line_blocks, parse_page
 
 HEAD = {
     "parquet": [
@@ -66,11 +66,11 @@ def main(lines: int) -> None:
             for start in range(0, len(body), 64 << 10):
                 yield body[start : start + (64 << 10)]
 
-        best = min(_timed(lambda: parse_page(iter_lines(chunks()), "s.d.t")) for _ in range(3))
+        best = min(_timed(lambda: parse_page(line_blocks(chunks()), "s.d.t")) for _ in range(3))
         peaks = {}
         for name, sink in (("kept", list), ("dropped", Dropped)):
             tracemalloc.start()
-            page = parse_page(iter_lines(chunks()), "s.d.t", sink=sink)
+            page = parse_page(line_blocks(chunks()), "s.d.t", sink=sink)
             peaks[name] = tracemalloc.get_traced_memory()[1] >> 20
             tracemalloc.stop()
             del page

@@ -7,6 +7,7 @@ renew it; ask again before ``expires``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -247,5 +248,5 @@ def _written(location: Location, s3: str) -> str:
         return f"{s3}://{location.path}"
     if location.scheme in ("wasbs", "wasb", "abfs") and s3 == "s3":
         host = location.blob_host.replace(".blob.", ".dfs.", 1)
-        return f"abfss://{location.container}@{host}/{location.key}".rstrip("/")
+        return str(replace(location, scheme="abfss", host=host))
     return str(location)

@@ -36,8 +36,9 @@ from delta_sharing_spark.errors import AccessModeError, OptionError, short_trace
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options, redacted_options
 from delta_sharing_spark.options.values import option_text, quoted_column
+from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
 from delta_sharing_spark.schema.instants import EPOCH
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
 from delta_sharing_spark.storage.secrets import StorageSettings
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.directory.access import StorageToken
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
+
+#: Types of any length.
+_WIDE = ("string", "binary", "variant")
 
 
 @short_tracebacks
@@ -154,10 +158,19 @@ class Scan(Load, RowSource):
         shape = self.resolved().shape
         cheapest = cheapest_column(shape.schema, shape.partition_columns)
         narrow = self if cheapest is None else self._with("columns", quoted_column(cheapest)).narrows(self)
-        return sum(batch.num_rows for batch in narrow._batches(WORKERS))
+        planned = narrow.plan()
+        if isinstance(planned.access, FileAccess) and planned.spec.predicate is None and not _is_checked(planned.spec):
+            planned = replace(planned, splits=[split.without_columns() for split in planned.splits])
+        return sum(batch.num_rows for batch in _read(planned, WORKERS))
 
     def _batches(self, workers: int) -> Iterator[pa.RecordBatch]:
         yield from _read(self.plan(), workers)
+
+
+def _is_checked(spec: ReadSpec) -> bool:
+    """Whether a column that rows are counted by is NOT NULL, and so narrow that its check costs little, whatever a file holds."""
+    narrow = (field for field in spec.full_schema.fields if isinstance(field.type, (Primitive, Decimal)))
+    return any(not field.nullable and str(field.type) not in _WIDE for field in narrow)
 
 
 def _counted(name: str, value: object) -> int:

@@ -146,8 +146,9 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "retryTimeout": Text("How long transient failures of one request are retried.", default="`10m`"),
             "proxy": Text("Proxy of REST, OAuth and data requests alike.", default="`HTTPS_PROXY`, `NO_PROXY`"),
             "caBundle": Text(
-                "A PEM file of certificate authorities. Certificates are always verified.",
-                default="`REQUESTS_CA_BUNDLE`",
+                "A PEM file of certificate authorities, or a directory of them. Certificates are always verified. Else the first that is "
+                "set of `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, and `SSL_CERT_FILE` with `SSL_CERT_DIR`; else certifi's.",
+                default="`REQUESTS_CA_BUNDLE`, ...",
             ),
             "callerOrg": Text("Named to the server in the User-Agent."),
         },
@@ -212,6 +213,30 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "tokenExchangeAudience": Text("`audience` of the exchange."),
             "tokenExchangeScope": Text("`scope` of the exchange."),
             "tokenExchangeClientId": Text("`client_id` of the exchange."),
+        },
+    ),
+    "A private key of your own": (
+        "A profile of type `oauth_jwt_bearer_private_key_jwt` signs with your key only as you say here: [A private key of your own](identities.md#a-private-key-of-your-own). Each may stand in the environment instead, `privateKeyFile` as `DELTA_SHARING_PRIVATE_KEY_FILE`. `identityEndpoint` names the endpoint that may see the tokens.",
+        {
+            "privateKeyFile": Text(
+                "The key: a local regular file of 64 KiB at most, PEM.",
+                default="the one that a profile in a local file names",
+            ),
+            "privateKeyOrigin": Text(
+                "The origin (`https://login.example.com`) that may receive assertions: that of the profile's `tokenEndpoint` and `issuer`.",
+                default="required",
+            ),
+            "privateKeyAudience": Text("An `issuer` of another origin, for whom assertions may be as well."),
+        },
+    ),
+    "A certificate of your own": (
+        "For servers that demand one of their clients: [Client certificates](identities.md#client-certificates). Each may stand in the environment instead, `clientCertificate` as `DELTA_SHARING_CLIENT_CERTIFICATE`.",
+        {
+            "clientCertificate": Text(
+                "A PEM file of the certificate, for the sharing server and its token endpoint; it may hold the key too. Storage is never shown it."
+            ),
+            "clientKey": Text("A PEM file of the certificate's key.", default="`clientCertificate`"),
+            "clientKeyPassword": Text("The key's password.", default="`DELTA_SHARING_CLIENT_KEY_PASSWORD`"),
         },
     ),
 }

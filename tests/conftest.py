@@ -18,7 +18,17 @@ from hypothesis import HealthCheck, settings
 from delta_sharing_spark.testing.interpreter import worker_python
 from support import INTERPRETED, PRELOADED_WORKERS
 
-_SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_SCRUBBED = (
+    "AWS_",
+    "AZURE_",
+    "GOOGLE_",
+    "GCLOUD_",
+    "DELTA_SHARING_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "SSL_CERT_",
+)
 #: Directories of suites whose every test is marked by the directory's name; elsewhere who asks for Spark is.
 _MARKED = {"spark": pytest.mark.spark, "emulators": pytest.mark.emulators}
 

@@ -17,13 +17,15 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
     VersionError,
 )
+from delta_sharing_spark.network.client_certificate import ClientCertificate
 from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import host_name
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
-from delta_sharing_spark.sharing.identity import identity_of
+from delta_sharing_spark.sharing.identity import identity_of, variable_of, whole_path
+from delta_sharing_spark.sharing.private_key import key_consent
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import is_about_versions
@@ -34,7 +36,7 @@ from delta_sharing_spark.storage.secrets import StorageSettings
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load, by its address, its inline options or the environment; raises AddressError or ProfileError."""
     address = parse_address(options.path)
-    inline, identity = options.credentials, identity_of(options)
+    inline, identity, key = options.credentials, identity_of(options), key_consent(options)
     if inline:
         if address.profile is not None:
             raise OptionError(
@@ -46,8 +48,8 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
         )
         return profile_from_fields(inline, "the profile in the options", identity), address.table
     if address.profile is not None:
-        return load_profile(address.profile, identity), address.table
-    profile = profile_from_environment(identity)
+        return load_profile(address.profile, identity, key), address.table
+    profile = profile_from_environment(identity, key)
     if profile is None:
         raise AddressError(
             f"the path {options.path!r} names no profile; write <profile>#<share>.<schema>.<table>, "
@@ -59,8 +61,21 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
 def transport_of(options: ReadOptions) -> NetworkSettings:
     """How requests to the sharing server are sent."""
     return NetworkSettings(
-        read_timeout=options.read_timeout, caller_org=options.caller_org, engine=_engine(), **_bounds(options)
+        read_timeout=options.read_timeout,
+        client_certificate=_client_certificate(options),
+        caller_org=options.caller_org,
+        engine=_engine(),
+        **_bounds(options),
     )
+
+
+def _client_certificate(options: ReadOptions) -> ClientCertificate | None:
+    """The certificate of the options, else of the environment."""
+    files = options.client_certificate, options.client_key
+    if files[0] is None:
+        files = os.environ.get(variable_of("clientCertificate")), os.environ.get(variable_of("clientKey"))
+    certificate, key = (whole_path(file) if file else None for file in files)
+    return None if certificate is None else ClientCertificate(certificate, key, options.client_key_password)
 
 
 def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:

@@ -17,20 +17,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from delta_sharing_spark.access.planned_files import PlannedFiles
 from delta_sharing_spark.errors import AccessModeError, SchemaError, TableChangedError, VersionError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.tree import Expression, conjunction
-from delta_sharing_spark.scan.plan import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    Access,
-    FileSlice,
-    FileTask,
-    pack,
-)
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, Access, FileTask
 from delta_sharing_spark.schema.features import TYPE_CHANGES, check_protocol, check_type_changes, mapping_mode
 from delta_sharing_spark.schema.types import (
     Field,
@@ -48,6 +41,7 @@ from delta_sharing_spark.sharing.profile import Profile
 if TYPE_CHECKING:
     from delta_sharing_spark.deltalog import actions
     from delta_sharing_spark.deltalog.add_batch import AddBatch
+    from delta_sharing_spark.predicates.file_skipping import PartitionKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,47 +286,6 @@ class SplitAccess(Protocol):
         """Whether executors can still read a file that was listed earlier: its access is valid, or they can renew it."""
 
 
-class PlannedFiles(Protocol):
-    """The files of a listing that pruning left, as objects or as columns."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[FileTask]: ...
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all files, as they lie in storage."""
-
-    def live_rows(self) -> int | None:
-        """Rows of all files that are not deleted; None where statistics do not tell of one."""
-
-    def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
-        """Slices of the files in bins of about equal bytes, at most about ``max_bytes`` each: one for each split."""
-
-
-class FileList(list[FileTask]):
-    """A list of planned files (``contract.PlannedFiles``)."""
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(task.size for task in self)
-
-    def live_rows(self) -> int | None:
-        rows = [live_rows(task) for task in self]
-        return None if None in rows else sum(filter(None, rows))
-
-    def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
-        """Slices of the files in bins of about equal bytes, the same whatever the files' order."""
-        return pack(self, max_bytes)
-
-
-def live_rows(task: FileTask) -> int | None:
-    """Rows of a file that are not deleted; None where statistics do not tell."""
-    if task.rows is None or task.invert_deletion_vector:
-        return None
-    return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
-
-
 @dataclass(frozen=True, slots=True)
 class FileListing:
     """The files of a snapshot.
@@ -570,6 +523,23 @@ class FilePruner:
     def count(self, reason: SkipReason, files: int) -> None:
         """Count files that were skipped for a reason."""
         self._skipped[reason] += files
+
+    def partition_key(self, partition_values: Mapping[str, str | None] | None) -> PartitionKey:
+        """What ``reasons`` needs of a file's partition values; equal for many files."""
+        return () if self._skipping is None else self._skipping.partition_key(partition_values or {})
+
+    def reasons(self, keys: Sequence[PartitionKey], stats: Sequence[str | None]) -> npt.NDArray[np.uint8] | None:
+        """Why files can be skipped, each a ``SkipReason``; None where no file can. They are not counted yet, as by ``reason``.
+
+        Args:
+            keys: Of each file what ``partition_key`` tells.
+            stats: The JSON of each file's statistics.
+        """
+        if self._listed is not None:
+            self._listed(len(keys))
+        if self._skipping is None:
+            return None
+        return self._skipping.reasons_of(keys, lambda places: [stats[place] for place in places])
 
     def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
         """Files whose rows may pass, without their statistics."""

@@ -22,6 +22,7 @@ from delta_sharing_spark.options.values import count, option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial
 from delta_sharing_spark.sharing.address import TableName, unquoted
 from delta_sharing_spark.sharing.identity import Identity, identity_of
+from delta_sharing_spark.sharing.private_key import KeyConsent, key_consent
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.profile_files import only_spark_reads
@@ -115,7 +116,7 @@ class Recipient:
             profile = Profile(parsed.gateway)  # which holds the recipient's own
         #: What the profile was given as; the environment may name another one by the time that Spark is given it.
         self._source = os.environ.get(ENVIRONMENT) if profile is None else profile
-        self.profile = _profile(profile, identity_of(parsed))
+        self.profile = _profile(profile, identity_of(parsed), key_consent(parsed))
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:
             self.rest = SharingRest(self.profile, transport_of(parsed))
@@ -206,14 +207,16 @@ def checked_engine(engine: str) -> str:
     return engine
 
 
-def _profile(source: str | Path | Mapping[str, Any] | Profile | None, identity: Identity | None) -> Profile:
+def _profile(
+    source: str | Path | Mapping[str, Any] | Profile | None, identity: Identity | None, key: KeyConsent | None
+) -> Profile:
     if isinstance(source, Profile) and identity is not None:
         source = {"shareCredentialsVersion": source.version, "endpoint": source.endpoint}
     if isinstance(source, Profile):
         return source
     if source is not None:
-        return load_profile(source, identity)
-    profile = profile_from_environment(identity)
+        return load_profile(source, identity, key)
+    profile = profile_from_environment(identity, key)
     if profile is None:
         raise ProfileError(
             f"no profile was given and {ENVIRONMENT} is not set; give a path, the JSON, or set {ENVIRONMENT}"

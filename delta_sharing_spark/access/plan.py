@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.contract import (
-    FileList,
     FileListing,
     FilePruner,
     OpenTable,
-    PlannedFiles,
     ResolvedScan,
     SplitAccess,
     check_readable,
-    live_rows,
 )
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys
@@ -55,10 +53,21 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """Splits, and the report of their planning. ``exact_rows`` is the number of rows if statistics tell it exactly."""
+    """What a load reads.
+
+    Attributes:
+        spec: How it is read.
+        files: The files that pruning left.
+        access: How to read them.
+        splits: The same files in splits; each is built when it is asked for.
+        report: What planning did.
+        exact_rows: The number of rows, if statistics tell it exactly.
+    """
 
     spec: ReadSpec
-    splits: list[Split]
+    files: PlannedFiles
+    access: SplitAccess
+    splits: Sequence[Split]
     report: PlanReport
     exact_rows: int | None = None
 
@@ -108,7 +117,8 @@ def plan(
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None
-    return ScanPlan(spec, splits, report, rows if rows is None or limit is None else min(rows, limit))
+    rows = rows if rows is None or limit is None else min(rows, limit)
+    return ScanPlan(spec, chosen, listing.access, splits, report, rows)
 
 
 def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[OpenTable, FilePruner, FileListing]:
@@ -155,7 +165,7 @@ def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
 
 def splits_of(
     files: PlannedFiles, access: SplitAccess, scan: ResolvedScan, spec: ReadSpec, first_index: int = 0
-) -> list[Split]:
+) -> Sequence[Split]:
     """Cut the files of a batch or a stream into splits, balanced by bytes, each with what its files need of ``access``.
 
     Args:
@@ -170,13 +180,16 @@ def splits_of(
         # One task alone can count to an exact limit and stop; it gets no more files than are known to be needed.
         needed = _needed_for(scan.options.limit, files) if scan.predicate is None else files
         bins = [tuple(FileSlice(task) for task in needed)] if len(files) and scan.options.limit else []
-    restricted = (access.restricted_to(piece.task for piece in slices) for slices in bins)
-    if scan.options.cache_dir is not None:
-        from delta_sharing_spark.access.cached_access import cached
 
-        restricted = (cached(one, scan) for one in restricted)
-    splits = zip(bins, restricted, strict=True)
-    return [Split(index, spec, slices, own) for index, (slices, own) in enumerate(splits, first_index)]
+    def make(place: int, slices: tuple[FileSlice, ...]) -> Split:
+        own = access.restricted_to(piece.task for piece in slices)
+        if scan.options.cache_dir is not None:
+            from delta_sharing_spark.access.cached_access import cached
+
+            own = cached(own, scan)
+        return Split(first_index + place, spec, slices, own)
+
+    return LazySplits(bins, make)
 
 
 def _needed_for(limit: int, files: Iterable[FileTask]) -> Iterable[FileTask]:

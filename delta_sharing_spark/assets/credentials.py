@@ -10,7 +10,7 @@ from delta_sharing_spark.errors import AccessModeError, CredentialError, Respons
 from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, Record, asset_credentials
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.answers import action_of, reason_of
@@ -30,7 +30,8 @@ class AssetIssuer:
 
     def __reduce__(self) -> tuple[type[AssetIssuer], tuple[object, ...]]:
         """Another process is given a profile that needs no identity of this one."""
-        return AssetIssuer, (carried_profile(self.profile, self.settings, True), self.settings, self.asset)
+        profile, settings = carried_profile(self.profile, self.settings, True), carried_settings(self.settings, True)
+        return AssetIssuer, (profile, settings, self.asset)
 
     def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""

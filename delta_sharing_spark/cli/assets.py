@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delta_sharing_spark.cli.terminal import raw_output
 from delta_sharing_spark.errors import AddressError, ConfigError, NotFoundError, RequestRefusedError
 from delta_sharing_spark.sharing.address import TableName, parse_schema_name, parse_table_name
 from delta_sharing_spark.sharing.rest import SharingRest
 
 if TYPE_CHECKING:
     from delta_sharing_spark.assets.asset import Asset
-    from delta_sharing_spark.cli.terminal import raw_output
 from delta_sharing_spark.client import SharingClient
 
 _COPIED = 1 << 20

@@ -110,6 +110,33 @@ class AddBatch:
             rows[index] = rows_in_stats(self.stats[index].as_py())
         return columns.int64s(rows)
 
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each file."""
+        return np.where(columns.bools(self.sizes.is_valid()), columns.integers(self.sizes), 0)
+
+    def file_rows(self) -> npt.NDArray[np.int64]:
+        """Rows of each file that are not deleted; -1 where statistics do not tell."""
+        stated = self.num_records()
+        rows = columns.integers(stated)
+        if self.vectors is not None:
+            marked = pc.struct_field(self.vectors, "cardinality")
+            rows = rows - np.where(columns.bools(marked.is_valid()), columns.integers(marked), 0)
+        return np.where(columns.bools(stated.is_valid()), rows, -1)
+
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], list[dict[str, str | None]]]:
+        """The number of each file's partition, and the partition values by that number."""
+        numbers: dict[int, int] = {}
+        values = self._partition_dicts()
+        shared = {id(each): each for each in values}
+        return (
+            np.fromiter((numbers.setdefault(id(each), len(numbers)) for each in values), np.int64, len(values)),
+            [shared[key] for key in numbers],
+        )
+
+    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
+        """The tasks of the files ``first`` to ``last``, the latter excluded, as ``tasks``."""
+        return self.slice(first, last - first).tasks()
+
     def vector(self, index: int) -> DeletionVector | None:
         """One file's deletion vector, located; raises LogError for a malformed descriptor."""
         if self.vectors is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,11 +83,11 @@ class Command:
         chosen = {} if self.columns is None else {"columns": ",".join(quoted_column(name) for name in self.columns)}
         return {**self.options, **chosen}
 
-    def pinned(self, option: str, version: int) -> Command:
-        """The same command with ``versionAsOf`` or ``endingVersion`` instead of a moment or of the newest version."""
+    def pinned(self, option: str, value: int | str) -> Command:
+        """The same command with an option that was told by the server: a version instead of a moment or of the newest one."""
         moments = ("timestampAsOf", "endingTimestamp")
         options = {name: value for name, value in self.options.items() if name not in moments}
-        return replace(self, options={**options, option: str(version)})
+        return replace(self, options={**options, option: str(value)})
 
 
 def parse_path(path: list[bytes]) -> Command:
@@ -160,8 +161,7 @@ def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; raises CommandError where it has a field twice, of which one would not count."""
     tree = dict(fields)
     if len(tree) < len(fields):
-        names = [name for name, _ in fields]
-        twice = max(names, key=names.count)
+        ((twice, _),) = Counter(name for name, _ in fields).most_common(1)
         raise CommandError(f"the command has the field {twice!r} twice; write it once")
     return tree
 

@@ -10,17 +10,25 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape, last_version
+from delta_sharing_spark.access.contract import (
+    FilePruner,
+    OpenTable,
+    ResolvedScan,
+    SplitAccess,
+    TableShape,
+    last_version,
+)
 from delta_sharing_spark.access.load import first_version_from
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
+from delta_sharing_spark.access.planned_files import FileList, PlannedFiles
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
 from delta_sharing_spark.flight.commands import Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.parallel import read_splits
-from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.scan.plan import FileTask, Split
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.schema.types import Struct, schema_to_json
 from delta_sharing_spark.sharing.address import TableName
@@ -47,6 +55,7 @@ class PlannedFlight:
         rows: The number of rows, if metadata tells it exactly.
         issued, expires: Seconds since the epoch; URLs or credentials that end earlier shorten a ticket's time.
         about: Further metadata of the flight: the versions of a stream's.
+        files, access: The files of all splits, and how to read them; None of a stream.
     """
 
     flight: str
@@ -60,6 +69,8 @@ class PlannedFlight:
     issued: float
     expires: float
     about: Mapping[str, Any] = field(default_factory=dict)
+    files: PlannedFiles | None = field(default=None, repr=False)
+    access: SplitAccess | None = field(default=None, repr=False)
 
     @property
     def is_ordered(self) -> bool:
@@ -127,6 +138,8 @@ class FlightPlanner:
         opener, scan = self._resolved(command)
         about: Mapping[str, Any] = {}
         rows: int | None = None
+        files: PlannedFiles | None = None
+        access: SplitAccess | None = None
         pinned = command
         if command.stream is None:
             options, newest = scan.options, scan.version
@@ -137,12 +150,15 @@ class FlightPlanner:
                 scan = replace(scan, options=replace(options, ending_version=end, ending_timestamp=None))
                 pinned = command.pinned("endingVersion", end)
             planned = plan(scan, opener=opener)
+            files, access = planned.files, planned.access
             splits: list[tuple[Split, Mapping[str, int]]] = [(split, {}) for split in planned.splits]
             rows, version = planned.exact_rows, planned.report.version
             moment = options.timestamp_as_of
             is_settled = options.version_as_of is not None or (moment is not None and moment.timestamp() < time.time())
             if version is not None and not is_feed and not is_settled:
-                pinned = command.pinned("versionAsOf", version)
+                # In another format files have other ids, by which a ticket that is renewed finds its own.
+                answered = opener.negotiated.head.response_format
+                pinned = command.pinned("versionAsOf", version).pinned("responseFormat", answered)
         else:
             versions = command.stream
             splits, about = opener.run(lambda table: _stream(table, scan, versions))
@@ -160,6 +176,8 @@ class FlightPlanner:
             issued,
             issued + self._ticket_seconds,
             about,
+            files,
+            access,
         )
 
     def _resolved(self, command: Command) -> tuple[TableOpener, ResolvedScan]:
@@ -343,10 +361,32 @@ def _same_endpoint(planned: PlannedFlight, ticket: Ticket) -> Ticket | None:
         return None
     renewed = planned.ticket(ticket.endpoint, ticket.endpoints)
     if _contents(renewed) != _contents(ticket):
-        return None
+        splits = _found_again(planned, ticket)
+        return None if splits is None else replace(renewed, splits=splits)
     # The table may have other columns by now; the client was told of those that the flight was planned with.
     spec = ticket.splits[0].spec
     return replace(renewed, splits=tuple(replace(split, spec=spec) for split in renewed.splits))
+
+
+def _found_again(planned: PlannedFlight, ticket: Ticket) -> tuple[Split, ...] | None:
+    """A ticket's splits with the files of another plan, which a server may list in another order; None if it lacks one."""
+    if planned.files is None or planned.access is None:
+        return None
+    wanted = {_name(piece.task) for split in ticket.splits for piece in split.slices}
+    fresh = {name: task for task in planned.files if (name := _name(task)) in wanted}
+    if len(fresh) < len(wanted):
+        return None
+    splits = []
+    for split in ticket.splits:
+        slices = tuple(replace(piece, task=fresh[_name(piece.task)]) for piece in split.slices)
+        access = planned.access.restricted_to(piece.task for piece in slices)
+        splits.append(replace(split, slices=slices, access=access))
+    return tuple(splits)
+
+
+def _name(task: FileTask) -> tuple[Any, ...]:
+    vectors = tuple(None if v is None else (v.unique_id, v.offset) for v in (task.deletion_vector, task.excluded))
+    return task.id, task.size, task.commit_version, task.change_type, vectors
 
 
 def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import logging
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW
 from delta_sharing_spark.access.load import Recipient
 from delta_sharing_spark.errors import CommandError, ConfigError, DeltaSharingError
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
+from delta_sharing_spark.flight.connections import FlightConnections
 from delta_sharing_spark.flight.flights import MESSAGE_BYTES, FlightPlanner, Flights, PlannedFlight
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.flight.tickets import Seal, Ticket, shared_part
@@ -179,6 +181,8 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
             middleware=middleware(tokens),
             **settings.tls_arguments(),
         )
+        self._connections = FlightConnections(self.port)
+        weakref.finalize(self, self._connections.close)
 
     def __repr__(self) -> str:
         return f"FlightGateway({self.uri!r})"
@@ -197,8 +201,16 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def shutdown(self) -> None:
         """End all reads, then the server."""
+        self._connections.close()
         self._flights.close()
         super().shutdown()
+
+    @contextmanager
+    def _called(self, context: flight.ServerCallContext) -> Iterator[None]:
+        """A call, whose token was right: its connection is one that may last."""
+        self._connections.admit(context.peer())
+        with _reported():
+            yield
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -207,21 +219,21 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
         The criteria are a prefix (``share.schema.``) or a glob (``*.trips``) of three-part names; empty means all.
         """
-        with _reported():
+        with self._called(context):
             for table in self._planner.tables(table_names_matching(criteria)):
                 descriptor = flight.FlightDescriptor.for_path(table.share, table.schema, table.table)
                 yield flight.FlightInfo.deserialize(messages.listed_info(descriptor.serialize()))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """The schema of the rows of a descriptor."""
-        with _reported():
+        with self._called(context):
             return flight.SchemaResult(arrow_schema(self._planner.schema(_command(descriptor))))
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Plan: an endpoint for each split, its ticket sealed for the caller."""
-        with _reported():
+        with self._called(context):
             planned = self._planner.plan(_command(descriptor), identity_of(context))
             schema = arrow_schema(planned.schema)
             about = {
@@ -272,7 +284,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """The rows of one endpoint, read no faster than the client takes them."""
-        with _reported():
+        with self._called(context):
             opened = self._seal.open(ticket.ticket, identity_of(context))
             batches = self._flights.read(opened, context.is_cancelled)
             return flight.GeneratorStream(arrow_schema(opened.splits[0].spec.schema), _with_statuses(batches))
@@ -281,6 +293,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """The actions: renewal, cancellation, a table's newest version and its description."""
+        self._connections.admit(context.peer())
         return [flight.ActionType(name, about) for name, about in _ACTIONS.items()]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
@@ -292,7 +305,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
             VERSION: lambda request, _: json.dumps(plans.version(parse_command(request))).encode(),
             DESCRIBE: lambda request, _: json.dumps(plans.describe(parse_command(request))).encode(),
         }
-        with _reported():
+        with self._called(context):
             answer = known.get(action.type)
             if answer is None:
                 raise CommandError(
@@ -319,7 +332,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Refuse: the gateway is read-only."""
-        with _reported():
+        with self._called(context):
             raise CommandError(_READ_ONLY, unimplemented=True)
 
     do_exchange = do_put

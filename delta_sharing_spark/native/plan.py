@@ -17,9 +17,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import ResolvedScan, live_rows
+from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, spec_of
+from delta_sharing_spark.access.planned_files import FileBatches, live_rows
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.decoding import OLDEST, Release
 from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, show_file, show_together
@@ -28,7 +29,15 @@ from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
-from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
+from delta_sharing_spark.scan.plan import (
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    Access,
+    FileAccess,
+    FileSlice,
+    FileTask,
+    Split,
+)
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import DataType, Primitive, Struct, inner_fields, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
@@ -51,6 +60,10 @@ Joined = tuple[tuple[int, ...], ...]
 
 class StepAsideError(Exception):
     """The native lane cannot read this load; the text says why, for the log and for ``explain``."""
+
+
+class UncountedError(Exception):
+    """Statistics do not tell the rows of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +177,14 @@ class NativePlan:
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
         joined: Which files to show as one, as an earlier listing of the same rows did; small ones by default.
+        counts_only: Whether it is for a scan that reads no column: a file for each partition has just its number of rows.
+            UncountedError is raised where statistics do not tell that.
 
     Attributes:
         files: The files as Spark is shown them.
         by_partition: The numbers of a partition's files, the largest first, by the partition's number.
         partitions: The values of the partition columns, by a partition's number.
+        planned: The planned files; None in a process that the plan was sent to.
         version: The table's version; None where the server does not tell.
         has_failed: Whether a file of it could not be read.
     """
@@ -182,10 +198,13 @@ class NativePlan:
         shown: LoadColumns | None = None,
         token: str | None = None,
         joined: Joined | None = None,
+        *,
+        counts_only: bool = False,
     ) -> None:
         self.shown = shown or LoadColumns(load)
         self.table = self.shown.table
         self.version = planned.report.version
+        self.planned: ScanPlan | None = planned
         self.report = planned.report
         self.token = token or secrets.token_hex(16)
         self.partition_columns = self.shown.partition_columns
@@ -197,19 +216,24 @@ class NativePlan:
             checks_rows=load.options.limit is not None,
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
-        files = self._planned(planned)
-        if load.options.limit is not None:
-            files = _limited(files, load.options.limit)
+        self._numbers: dict[object, int] = {}
         leaves = _leaves(self.shown.columns)
-        most = max(1, _JOINED_CHUNKS // (1 + leaves))
-        self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
+        if counts_only:
+            self._arrange(self._counted(planned))
+        else:
+            files = self._planned(planned)
+            most = max(1, _JOINED_CHUNKS // (1 + leaves))
+            self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
+        self._numbers = {}
         self._by_digest: dict[int, int] | None = None
-        self.pace = pace_of(self.table, files[0].task.location if files else "", _TAIL + _TAIL_OF_COLUMN * leaves)
+        self.pace = pace_of(
+            self.table, self.files[0].members[0].task.location if self.files else "", _TAIL + _TAIL_OF_COLUMN * leaves
+        )
 
     def packed(self) -> bytes:
         """What another process needs to serve the plan, compressed: not the partitions' values."""
         plan = copy.copy(self)
-        plan.has_failed, plan.partitions, plan._by_digest = False, [], None
+        plan.has_failed, plan.partitions, plan._by_digest, plan.planned = False, [], None, None
         return zlib.compress(pickle.dumps(plan, pickle.HIGHEST_PROTOCOL), 1)
 
     @staticmethod
@@ -233,29 +257,54 @@ class NativePlan:
         self._place = {number: place for numbers in self.by_partition.values() for place, number in enumerate(numbers)}
 
     def _planned(self, planned: ScanPlan) -> list[PlannedFile]:
+        """The files of a plan as far as its limit goes; raises StepAsideError where this lane cannot read them."""
         files: list[PlannedFile] = []
-        by_text: dict[object, int] = {}
-        spec = replace(self.shown.spec, full_schema=Struct(self.partition_columns))
         for split in planned.splits:
-            access = split.access
-            if not isinstance(access, FileAccess):
-                raise StepAsideError(f"access mode {self.report.mode} gives rows, and this lane reads files")
-            for piece in split.slices:
-                if piece.start:
-                    continue  # the file came with its first slice
-                task = piece.task
-                values = task.partition_values if self.shown.spec.partition_columns else {}
-                text = (
-                    None if values is None else tuple(sorted(values.items())),
-                    (task.commit_version, task.commit_timestamp) if spec.change_feed else None,
-                )
-                number = by_text.get(text)
-                if number is None:
-                    constants = constants_of(task, spec)
-                    number = by_text[text] = len(self.partitions)
-                    self.partitions.append(tuple(constants[f.name] for f in self.partition_columns))
-                files.append(PlannedFile(task, access, number, _digest(task)))
+            access = _file_access(split.access, self.report.mode)
+            # A large file comes with its first slice.
+            files += [self._file(piece.task, access) for piece in split.slices if not piece.start]
+        return files if planned.spec.limit is None else _limited(files, planned.spec.limit)
+
+    def _file(self, task: FileTask, access: FileAccess) -> PlannedFile:
+        """A file in its partition, whose values are those of its first file."""
+        spec = self.shown.spec
+        values = task.partition_values if spec.partition_columns else {}
+        text = (
+            None if values is None else tuple(sorted(values.items())),
+            (task.commit_version, task.commit_timestamp) if spec.change_feed else None,
+        )
+        number = self._numbers.get(text)
+        if number is None:
+            constants = constants_of(task, replace(spec, full_schema=Struct(self.partition_columns)))
+            number = self._numbers[text] = len(self.partitions)
+            self.partitions.append(tuple(constants[f.name] for f in self.partition_columns))
+        return PlannedFile(task, access, number, _digest(task))
+
+    def _counted(self, planned: ScanPlan) -> list[VirtualFile]:
+        """A file for each partition that has just its number of rows; raises UncountedError where statistics do not tell it."""
+        first: dict[int, PlannedFile] = {}
+        rows: dict[int, int] = {}
+        for file, count in self._counts(planned):
+            if count is None:
+                raise UncountedError
+            first.setdefault(file.partition, file)
+            rows[file.partition] = rows.get(file.partition, 0) + count
+        files = []
+        for number, count in rows.items():
+            digest = _short_digest(repr((self.partitions[number], count)).encode())
+            size = max(64, count // _ROWS_COUNTED_AS_A_BYTE)
+            files += [VirtualFile((first[number],), size, digest, count)] if count else []
         return files
+
+    def _counts(self, planned: ScanPlan) -> Iterator[tuple[PlannedFile, int | None]]:
+        """Files, and how many rows they or all of their partition have; no object is made of a file that is one of many."""
+        if not isinstance(planned.files, FileBatches):
+            for file in self._planned(planned):
+                yield file, file.live_rows
+            return
+        access = _file_access(planned.access.restricted_to(()), self.report.mode)
+        for task, count in planned.files.rows_by_partition():
+            yield self._file(task, access), count
 
     @property
     def joined(self) -> Joined:
@@ -273,27 +322,6 @@ class NativePlan:
         if self._by_digest is None:
             self._by_digest = {file.digest: number for number, file in enumerate(self.files)}
         return self._by_digest.get(digest)
-
-    def counted(self, token: str) -> NativePlan | None:
-        """This listing for a scan that reads no column: a file for each partition that has just its number of rows.
-
-        None where statistics do not tell it.
-        """
-        by_partition: dict[int, list[PlannedFile]] = {}
-        for file in self.files:
-            by_partition.setdefault(file.partition, []).extend(file.members)
-        files = []
-        for members in by_partition.values():
-            counts = [count for member in members if (count := member.live_rows) is not None]
-            if len(counts) < len(members):
-                return None
-            rows = sum(counts)
-            if rows:
-                files.append(replace(VirtualFile.of(members), size=max(64, rows // _ROWS_COUNTED_AS_A_BYTE), rows=rows))
-        plan = copy.copy(self)
-        plan.token, plan._by_digest = token, None
-        plan._arrange(files)
-        return plan
 
     def show(
         self,
@@ -355,6 +383,12 @@ class NativePlan:
         rank, partition = self._rank[number], self.files[number].partition
         earlier = self._order[max(0, rank - _LOOKED_BACK) : rank]
         return next((other for other in reversed(earlier) if self.files[other].partition != partition), None)
+
+
+def _file_access(access: Access, mode: str) -> FileAccess:
+    if not isinstance(access, FileAccess):
+        raise StepAsideError(f"access mode {mode} gives rows, and this lane reads files")
+    return access
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:

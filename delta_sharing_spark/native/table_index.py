@@ -19,7 +19,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
 from delta_sharing_spark.errors import VersionError
 from delta_sharing_spark.native.decoding import OLDEST, Release
-from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
+from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, UncountedError, renewing_here
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.predicates.tree import Expression
 
@@ -190,15 +190,28 @@ class TableIndex:
         """List the files of a question; ``every`` one that fulfils its condition, whatever rows are enough."""
         condition, rows = question
         load = self.load
-        if rows == COUNTED:
-            return self._make_counted(condition, listed)
-        asked = replace(load, pushed=condition, is_pinned=True, rows_needed=None if every else rows)
+        is_count = rows == COUNTED
+        asked = replace(load, pushed=condition, is_pinned=True, rows_needed=None if every or is_count else rows)
+        # A count and a scan of one condition are of the same files.
+        other = self._known((condition, None if is_count else COUNTED)) if rows is None or is_count else None
         try:
-            planned = plan(asked, opener=self._opener, listed=listed)
+            planned = plan(asked, opener=self._opener, listed=listed) if other is None else other.planned
         except NotPinnedError as refusal:
             _log.info("table %s: %s; its files are listed once, all of them", load.table, refusal)
             _unpinned.put(self._name, True)
             return self._fix(listed)
+        assert planned is not None, "another process makes no listing"
+        if is_count:
+            try:
+                counted = NativePlan(load, planned, self.shown, self._token(question), counts_only=True)
+            except UncountedError:
+                question, rows = (condition, None), None
+                self._questions[condition, COUNTED] = self._numbered(question)
+                if other is not None:
+                    return other
+            else:
+                self._keeper.keep(self, counted)
+                return counted
         if rows is None and planned.report.files == self._total_files(planned.report, None):
             # The condition leaves out nothing: queries share what is read of the files.
             self._questions[question] = self._numbered((None, None))
@@ -207,7 +220,7 @@ class TableIndex:
                 return known
         number = self._numbered(question)
         joined = self._joined.get(number)
-        native = NativePlan(load, planned, self.shown, f"{self.token}-{number}", joined)
+        native = NativePlan(load, planned, self.shown, self._token(question), joined)
         if joined is None:
             self._remember(number, native)
         if question == (None, None):
@@ -215,24 +228,16 @@ class TableIndex:
         self._keeper.keep(self, native)
         return native
 
-    def _make_counted(self, condition: Expression | None, listed: Callable[[int], None] | None) -> NativePlan:
-        """The listing of a scan that reads no column; the usual one where statistics do not tell the rows of its files."""
-        usual = condition, None
-        native = self._known(usual) or self._make(usual, listed)
-        number = self._numbered((condition, COUNTED))
-        counted = native.counted(f"{self.token}-{number}")
-        if counted is None:
-            self._questions[condition, COUNTED] = self._numbered(usual)
-            return native
-        self._keeper.keep(self, counted)
-        return counted
-
     def _remember(self, number: int, native: NativePlan) -> None:
         self._joined[number] = native.joined
         self._joined_files += native.report.files
         while self._joined_files > _JOINED_FILES and len(self._joined) > 1:
             _, oldest = self._joined.popitem(last=False)
             self._joined_files -= sum(map(len, oldest))
+
+    def _token(self, question: Question) -> str:
+        """The token of a question's listing."""
+        return f"{self.token}-{self._numbered(question)}"
 
     def _numbered(self, question: Question) -> int:
         """The number of a question, by which its listing is named."""

@@ -47,7 +47,12 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
     >>> declared_length({"content-length": "12, 12"}), declared_length({"content-length": "9" * 5000})
     (12, None)
     """
-    told = {text.strip() for text in headers.get("content-length", "").split(",")}  # a header that came twice
+    return header_count(headers.get("content-length", ""))
+
+
+def header_count(text: str) -> int | None:
+    """The number that a header holds, which may have come twice: ``0, 0``; None if it holds no one number."""
+    told = {one.strip() for one in text.split(",")}
     return parse_count(told.pop()) if len(told) == 1 else None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import re
 import time
@@ -15,12 +14,13 @@ from typing import Any
 
 import requests
 import urllib3
-from requests.utils import get_environ_proxies
 
 from delta_sharing_spark._version import __version__
-from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.network.connections import BreakableAdapter, pause
+from delta_sharing_spark.network.client_certificate import ClientCertificate
+from delta_sharing_spark.network.connections import pause
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.proxies import proxies_for
+from delta_sharing_spark.network.tls import TlsAdapter, trusted
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
 MAX_RENEWALS = 2
@@ -54,6 +54,7 @@ class NetworkSettings:
         first_wait, longest_wait: Seconds before the first retry, and at most before any.
         proxy: A proxy for http and https, instead of the environment's.
         ca_bundle: A file of certificates to trust, instead of the environment's and certifi's.
+        client_certificate: Shown to the sharing server and its token endpoint, never to data hosts.
         caller_org: Free text for the User-Agent.
         engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
         sleep, clock: Functions that wait and tell the time; tests replace them so as not to wait.
@@ -67,6 +68,7 @@ class NetworkSettings:
     longest_wait: float = 30.0
     proxy: str | None = field(default=None, repr=False)
     ca_bundle: str | None = None
+    client_certificate: ClientCertificate | None = None
     caller_org: str | None = None
     engine: str | None = None
     sleep: Callable[[float], None] = field(default=pause, repr=False, compare=False)
@@ -105,23 +107,23 @@ def _header_text(text: str) -> str:
 _SESSIONS = 16
 #: Hosts to which connections are kept, and how many to each: the native lane asks a far storage over 144 at once.
 _HOSTS, _CONNECTIONS = 32, 160
-_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 class _Session(requests.Session):
-    """A session whose proxies and certificates are the settings', else the environment's, and that keeps nothing of
+    """A session whose proxies and authorities are the settings', else the environment's, and that keeps nothing of
     one recipient for another: no cookies, no passwords from ``~/.netrc``."""
 
-    def __init__(self, settings: NetworkSettings) -> None:
+    def __init__(self, settings: NetworkSettings, certificate: ClientCertificate | None) -> None:
         super().__init__()
         # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        adapter = BreakableAdapter(pool_connections=_HOSTS, pool_maxsize=_CONNECTIONS, max_retries=0)
+        authorities, context = trusted(settings.ca_bundle), None if certificate is None else certificate.context()
+        adapter = TlsAdapter(authorities, context, pool_connections=_HOSTS, pool_maxsize=_CONNECTIONS, max_retries=0)
         self.mount("https://", adapter)
         self.mount("http://", adapter)
         self.headers["User-Agent"] = settings.user_agent
-        self.verify = _certificates(settings.ca_bundle)
+        self.verify = True if authorities is None else authorities.file or authorities.directories or True
         self._proxy = settings.proxy
 
     def resolve_redirects(self, *_: Any, **__: Any) -> Iterator[Any]:
@@ -129,38 +131,36 @@ class _Session(requests.Session):
         return iter(())
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        if self._proxy:
-            proxies_used = {"http": self._proxy, "https": self._proxy}
-        else:
-            proxies_used = get_environ_proxies(url, no_proxy=None)
+        proxies_used = proxies_for(url, self._proxy)
         return {"proxies": proxies_used, "stream": bool(stream), "verify": self.verify, "cert": cert}
 
 
-_sessions: ProcessCache[tuple[str, str | None, str | None, str], requests.Session] = ProcessCache(_SESSIONS)
+_sessions: ProcessCache[tuple[object, ...], requests.Session] = ProcessCache(_SESSIONS)
 
 
 def rest_session(settings: NetworkSettings) -> requests.Session:
-    """The process's pooled session for the sharing server, without authentication; raises OptionError as ``data_session``."""
-    return data_session(settings, "rest")
+    """The process's pooled session for the sharing server, without authentication but the client's certificate.
+
+    Raises:
+        OptionError, ConfigError: As ``data_session`` and ``ClientCertificate.context``.
+    """
+    return _session(settings, "rest", settings.client_certificate)
 
 
-def data_session(settings: NetworkSettings, purpose: str = "data") -> requests.Session:
-    """The process's pooled session for data URLs. It never carries a token; raises OptionError where the certificates' file does not exist."""
+def data_session(settings: NetworkSettings) -> requests.Session:
+    """The process's pooled session for data URLs. It never carries a token or a certificate of the client.
+
+    Raises:
+        OptionError, ConfigError: What the option or the environment names as certificates does not exist.
+    """
+    return _session(settings, "data", None)
+
+
+def _session(settings: NetworkSettings, purpose: str, certificate: ClientCertificate | None) -> requests.Session:
     # One that goes is not closed: a request of another thread may still be using it.
-    key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent)
-    return _sessions.get_or_make(key, lambda: _Session(settings))
-
-
-def _certificates(option: str | None) -> str | bool:
-    path = option or next((os.environ[v] for v in _CA_VARIABLES if os.environ.get(v)), None)
-    if path is None:
-        return True
-    if not os.path.exists(path):
-        origin = (
-            "the option caBundle" if option else "the environment (REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE)"
-        )
-        raise OptionError(f"{origin} names the certificates {path}, which do not exist here; correct the path")
-    return path
+    state = certificate and certificate.state()
+    key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent, certificate, state)
+    return _sessions.get_or_make(key, lambda: _Session(settings, certificate))
 
 
 _QUERY = re.compile(r"\?.*", re.DOTALL)

@@ -43,6 +43,9 @@ class Newcomers:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, connection: socket.socket) -> bool:
+        return connection in self._waiting
+
     def enter(self, connection: socket.socket) -> None:
         """Take in a connection; ends another one where there are too many."""
         address = ""
@@ -64,6 +67,12 @@ class Newcomers:
         """Let a connection go: it has shown the key, or has ended."""
         with self._lock:
             self._waiting.pop(connection, None)
+
+    def end(self, connection: socket.socket, why: str) -> None:
+        """End a connection."""
+        with self._lock:
+            self._end(connection)
+        self.note(why)
 
     def end_late(self) -> None:
         """End those that have had their time; to be called every second or so."""

@@ -197,17 +197,20 @@ _ADVICE_BY_REASON = (
     ),
     (
         re.compile("NO_CERTIFICATE_OR_CRL_FOUND"),
-        "the file of the option caBundle (or of REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE) holds no certificates; name one that does",
+        "the file of the option caBundle (or of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE) holds no certificates; name one that does",
     ),
     (
         re.compile(
             "PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER|HANDSHAKE_FAILURE|KEY_TOO_SMALL|MD_TOO_WEAK"
         ),
-        "ask who runs {host} to offer a newer TLS, or whether it wants a certificate of its clients, which is not sent here",
+        "ask who runs {host} to offer a newer TLS, or whether it wants a certificate of its clients (options clientCertificate and clientKey)",
     ),
     (
-        re.compile("CERTIFICATE_REQUIRED|UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_UNKNOWN"),
-        "{host} wants a certificate of its clients, which is not sent here; ask who runs it",
+        re.compile(
+            "CERTIFICATE_REQUIRED|UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_(?:UNKNOWN|EXPIRED|REVOKED)|UNSUPPORTED_CERTIFICATE"
+        ),
+        "{host} wants a certificate of its clients that it trusts: name one in the options clientCertificate and clientKey, which are "
+        "for the sharing server and its token endpoint, or ask who runs it",
     ),
     (re.compile("UNRECOGNIZED_NAME"), _OTHER_HOST),
 )

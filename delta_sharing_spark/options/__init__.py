@@ -1,8 +1,10 @@
 """Defines the options of a read; :mod:`values` parses and writes the text of each."""
 
 from delta_sharing_spark.options.declared import (
+    CERTIFICATE,
     IDENTITY,
     INLINE,
+    KEYS,
     OPTIONS,
     Option,
     ReadOptions,
@@ -11,4 +13,15 @@ from delta_sharing_spark.options.declared import (
     redacted_options,
 )
 
-__all__ = ["IDENTITY", "INLINE", "OPTIONS", "Option", "ReadOptions", "check_batch", "parse_options", "redacted_options"]
+__all__ = [
+    "CERTIFICATE",
+    "IDENTITY",
+    "INLINE",
+    "KEYS",
+    "OPTIONS",
+    "Option",
+    "ReadOptions",
+    "check_batch",
+    "parse_options",
+    "redacted_options",
+]

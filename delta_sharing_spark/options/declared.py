@@ -24,6 +24,8 @@ from delta_sharing_spark.redaction import redact
 Scope = Literal["both", "batch", "stream"]
 INLINE = "Inline credentials"
 IDENTITY = "Recipients without a secret"
+KEYS = "A private key of your own"
+CERTIFICATE = "A certificate of your own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Option:
         attribute: The field of :class:`ReadOptions` that holds its value.
         parse: Parses its text (:mod:`delta_sharing_spark.options.values`).
         default: The value where the option is not set.
-        group: ``INLINE`` or ``IDENTITY``; empty for an option that is about no credentials.
+        group: ``INLINE``, ``IDENTITY``, ``KEYS`` or ``CERTIFICATE``; empty for an option that is about no credentials.
         scope: The kinds of load that it applies to.
         sensitive: Whether its value is a secret.
         aliases: Other names of the same option.
@@ -150,6 +152,14 @@ class ReadOptions:
     token_exchange_scope: str | None = _option(values.text, group=IDENTITY)
     token_exchange_client_id: str | None = _option(values.text, group=IDENTITY)
 
+    private_key_file: str | None = _option(values.text, group=KEYS)
+    private_key_origin: str | None = _option(values.web_address, group=KEYS)
+    private_key_audience: str | None = _option(values.text, group=KEYS)
+
+    client_certificate: str | None = _option(values.text, group=CERTIFICATE)
+    client_key: str | None = _option(values.text, group=CERTIFICATE)
+    client_key_password: str | None = _option(values.text, group=CERTIFICATE, sensitive=True)
+
     #: When the table was loaded, in microseconds since 1970: what ``current_timestamp()`` means in ``where``, however
     #: late the plan is run, and however often. None in a stream.
     loaded_at: int | None = field(default=None, repr=False, compare=False)
@@ -200,6 +210,10 @@ def parse_options(
         if option is None:
             refuse_foreign(key, text)
             continue
+        if len(text) > values.MOST_CHARACTERS:
+            raise _refused(
+                option.name, f"option '{key}' has {len(text)} characters; at most {values.MOST_CHARACTERS} are read"
+            )
         if texts.setdefault(option.name, text) != text:
             raise _refused(
                 option.name,
@@ -212,6 +226,7 @@ def parse_options(
     _check_versions(given)
     _check_gateway(given)
     _check_identity(given)
+    _check_certificate(given)
     if is_stream is not None:
         _check_scope(given, is_stream)
     if "timeZone" not in texts:
@@ -280,7 +295,8 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
         if ours:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
-    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY)))
+    credentials = _of_group(given, INLINE, IDENTITY, KEYS, CERTIFICATE)
+    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(credentials))
     if others:
         raise _refused(
             others[0],
@@ -290,6 +306,14 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
     if "#" in re.sub("`[^`]*`", "", given["path"]):
         raise _refused(
             "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
+        )
+
+
+def _check_certificate(given: Mapping[str, Any]) -> None:
+    ours = _of_group(given, CERTIFICATE)
+    if ours and "clientCertificate" not in given:
+        raise _refused(
+            ours[0], f"option '{ours[0]}' belongs to a client certificate; name its file in 'clientCertificate'"
         )
 
 
@@ -304,9 +328,17 @@ _BESIDE = ("shareCredentialsVersion", "endpoint")
 
 
 def _check_identity(given: Mapping[str, Any]) -> None:
-    ours = _of_group(given, IDENTITY)
+    ours, of_key = _of_group(given, IDENTITY), _of_group(given, KEYS)
+    if of_key and set(ours) <= {"identityEndpoint"}:
+        _check_key(given, of_key[0])
+        return
     if not ours:
         return
+    if of_key:
+        raise _refused(
+            of_key[0],
+            f"option '{of_key[0]}' does not go with '{ours[0]}': the token is got by one or the other; leave one out",
+        )
     sources = [name for name in ours if name in _SOURCES]
     if len(sources) != 1:
         raise _refused(
@@ -335,6 +367,19 @@ def _check_identity(given: Mapping[str, Any]) -> None:
     others = [name for name in ours if name.startswith("tokenExchange")]
     if others and "tokenExchangeEndpoint" not in given:
         raise _refused(others[0], f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged")
+
+
+def _check_key(given: Mapping[str, Any], named: str) -> None:
+    for needed, why in (
+        ("privateKeyOrigin", "the origin that may receive what the key signs"),
+        ("identityEndpoint", "the one endpoint that may be shown the tokens which the key gets"),
+    ):
+        if needed not in given:
+            raise _refused(needed, f"option '{named}' needs '{needed}', {why}")
+    if inline := _of_group(given, INLINE):
+        raise _refused(
+            inline[0], f"option '{inline[0]}' does not go with '{named}': a key is for a profile's path; leave one out"
+        )
 
 
 def check_batch(options: ReadOptions) -> None:

@@ -79,6 +79,12 @@ class LoadOptions(TypedDict, total=False):
     tokenExchangeAudience: str
     tokenExchangeScope: str
     tokenExchangeClientId: str
+    privateKeyFile: str
+    privateKeyOrigin: str
+    privateKeyAudience: str
+    clientCertificate: str
+    clientKey: str
+    clientKeyPassword: str
 
 
 class ClientOptions(LoadOptions, total=False):

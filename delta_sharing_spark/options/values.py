@@ -14,6 +14,8 @@ from delta_sharing_spark.schema.types import backquoted
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]
 
+#: Of an option's text: a million, which is more than 100,000 values of a condition, take seconds to parse.
+MOST_CHARACTERS = 1 << 20
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}\Z")
 _SIZE = re.compile(r"([0-9]{1,30})\s*([a-z]*)\Z")
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30, "t": 40, "tb": 40, "p": 50}
@@ -24,6 +26,8 @@ _TIMESTAMP = re.compile(
     r"(?:[T ](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,9}))?)?"
     r"\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2})?|[A-Za-z][A-Za-z0-9_+:/-]*)?)?)?)?\Z"
 )
+#: What may be the URL of a proxy, with a user, or of a server: no blank, backslash or control character.
+_WEB_ADDRESS = re.compile(r"(?i:https?)://[^\s\x00-\x20\x7f-\xa0\\/?#]+(?:[/?#][^\s\x00-\x20\x7f-\xa0\\]*)?")
 #: Of a list of names: one in backquotes, a comma, other text, a backquote that nothing closes.
 _NAME_PIECES = re.compile(r"`(?:[^`]|``)*`|,|[^,`]+|`")
 _EPOCH = re.compile(r"[0-9]{9,14}\Z")
@@ -171,15 +175,8 @@ def names(name: str, value: str, zone: tzinfo) -> tuple[str, ...]:
 
 
 def web_address(name: str, value: str, zone: tzinfo) -> str:
-    """An http or https URL. It may hold a password, so errors do not repeat it."""
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(value.strip())
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        good = False
-    if not good:
+    """An http or https URL. It may hold a password, so errors do not repeat it. Whoever asks it parses it."""
+    if not _WEB_ADDRESS.fullmatch(value.strip()):
         raise OptionError(f"option '{name}' must be a URL such as 'http://host:3128'", option=name)
     return value.strip()
 

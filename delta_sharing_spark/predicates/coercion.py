@@ -17,6 +17,7 @@ from functools import reduce
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.literals import cast
+from delta_sharing_spark.predicates.padding import char_length, compare_padded, membership_padded
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
     DATE,
@@ -239,6 +240,10 @@ def compare(op: str, left: Scalar, right: Scalar, zone: Zone, common: DataType |
         if isinstance(right, tree.Literal):
             return _compare_literals(op, left, right, common or common_type(left.type, right.type), zone)
         return compare(FLIPPED[op], right, left, zone, common)
+    if char_length(left.type) or char_length(right.type):
+        if not isinstance(left, tree.Column) or not isinstance(right, tree.Column | tree.Literal):
+            raise PredicateError("a CHAR column is compared with strings and columns only")
+        return compare_padded(op, left, right)
     if not isinstance(right, tree.Literal):
         if isinstance(left, tree.Column) and isinstance(right, tree.Column):
             return _compare_columns(op, left, right)
@@ -308,6 +313,11 @@ def never(column: tree.Column) -> tree.Expression:
 
 def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expression:
     """``value IN (items)``: all compared in one common type, as Spark does; raises PredicateError as for :func:`compare`."""
+    if any(char_length(operand.type) for operand in (value, *items)):
+        texts = [item for item in items if isinstance(item, tree.Literal)]
+        if not isinstance(value, tree.Column) or len(texts) < len(items) or not char_length(value.type):
+            raise PredicateError("a CHAR column is tested by IN against a list of strings only")
+        return membership_padded(value, texts)
     kinds = {operand.type for operand in (value, *items)} - {VOID}
     if STRING in kinds and len(kinds) > 2:
         raise PredicateError(

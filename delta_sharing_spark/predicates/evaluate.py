@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import ANY, like_parts, like_regex
+from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import FLOATS
 
 _FUNCTIONS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
@@ -35,7 +36,7 @@ class _Evaluation:
     def __init__(self, batch: pa.RecordBatch | pa.Table, pc: Any) -> None:
         self._batch = batch
         self._pc = pc
-        self._columns: dict[tuple[str, ...], Any] = {}
+        self._columns: dict[tuple[tuple[str, ...], int], Any] = {}
 
     def run(self, node: tree.Expression) -> Any:
         pc = self._pc
@@ -43,7 +44,7 @@ class _Evaluation:
             case tree.Constant(value):
                 return self._constant(value)
             case tree.Compare(op, column, literal):
-                return self._compare(op, self._column(column), literal)
+                return self._compare(op, self._column(column, _width(literal)), literal)
             case tree.CompareColumns(op, left, right):
                 return self._compare_columns(op, left, right)
             case tree.In(column, literals):
@@ -71,15 +72,22 @@ class _Evaluation:
             values = self._pc.fill_null(values, value)
         return pa.chunked_array([values], pa.bool_()) if isinstance(self._batch, pa.Table) else values
 
-    def _column(self, column: tree.Column) -> Any:
-        values = self._columns.get(column.path)
+    def _column(self, column: tree.Column, width: int = 0) -> Any:
+        """The values of a column; those of CHAR are padded to its length, and brought to ``width`` characters where that is more."""
+        length = char_length(column.type)
+        width = max(width, length) if length else 0
+        values = self._columns.get((column.path, width))
         if values is None:
             values = self._batch.column(column.path[0])
             for part in column.path[1:]:
                 values = self._pc.struct_field(values, [part])
             if pa.types.is_dictionary(values.type):
                 values = self._pc.cast(values, values.type.value_type)
-            self._columns[column.path] = values
+            if width:
+                values = self._pc.utf8_rpad(values, width, " ")
+            if width > length:  # Spark's rpad cuts a value that is longer
+                values = self._pc.utf8_slice_codeunits(values, 0, width)
+            self._columns[column.path, width] = values
         return values
 
     def _compare(self, op: str, values: Any, literal: tree.Literal) -> Any:
@@ -93,7 +101,9 @@ class _Evaluation:
 
     def _compare_columns(self, op: str, left: tree.Column, right: tree.Column) -> Any:
         pc = self._pc
-        a, b = self._column(left), self._column(right)
+        lengths = char_length(left.type), char_length(right.type)
+        width = max(lengths) if all(lengths) else 0  # a STRING beside it is not padded
+        a, b = self._column(left, width), self._column(right, width)
         if left.type not in FLOATS:
             return getattr(pc, _FUNCTIONS[op])(a, b)
         if op == "=":
@@ -105,7 +115,7 @@ class _Evaluation:
 
     def _membership(self, column: tree.Column, literals: tuple[tree.Literal, ...]) -> Any:
         pc = self._pc
-        values = self._column(column)
+        values = self._column(column, _width(literals[0]))
         if column.type in FLOATS:
             zero = pa.scalar(0.0, values.type)  # added to -0.0 it makes 0.0: values are hashed by their bits
             sought = [v.value + 0.0 for v in literals if isinstance(v.value, float)]
@@ -129,6 +139,11 @@ class _Evaluation:
             case [first, str(text), last] if first == ANY and last == ANY:
                 return pc.match_substring(values, text)
         return pc.match_substring_regex(values, like_regex(pattern))
+
+
+def _width(literal: tree.Literal) -> int:
+    """The characters of a text, to which a CHAR column is padded beside it; 0 for another value."""
+    return len(literal.value) if isinstance(literal.value, str) else 0
 
 
 def _values(literals: tuple[tree.Literal, ...], kind: pa.DataType) -> pa.Array:

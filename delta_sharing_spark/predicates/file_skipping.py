@@ -6,7 +6,6 @@ Writers truncate strings and timestamps, round floats and decimals, leave NaN ou
 from __future__ import annotations
 
 import decimal
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,16 @@ from datetime import date, datetime
 from fractions import Fraction
 from itertools import repeat
 from operator import ge, gt, le, lt
-from typing import Any
+from typing import Any, TypeAlias, TypedDict
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_sharing_spark.network.http import json_object
+from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -163,10 +165,11 @@ def _decimal(value: Any, scale: int, is_upper: bool) -> int | None:
     return key
 
 
+#: What a file's partition values are skipped by.
+PartitionKey: TypeAlias = "tuple[str | None, ...]"
 _CACHED = 65_536
 #: Stands for a partition value that the plan lacks: the reader says what is wrong with such a file.
 _MISSING = "\0missing"
-_decode = json.JSONDecoder().raw_decode
 
 
 class FileSkipping:
@@ -210,6 +213,7 @@ class FileSkipping:
             if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
             for bound, excludes, function in _EXCLUDES[part.op]
         )
+        self._decode = _statistics_decoder(self.stats_columns)
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[ColumnBounds]]] = {}
         self._has_undecided = bool(self._data)
 
@@ -227,6 +231,8 @@ class FileSkipping:
         """The conjuncts by which no file can be skipped: they only filter rows."""
 
         def has_bounds_of(column: Column) -> bool:
+            if char_length(column.type):
+                return False
             return column.path in self._partition_names or column.type not in (BOOLEAN, BINARY)
 
         return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, has_bounds_of) or self._open_above(c))
@@ -238,8 +244,7 @@ class FileSkipping:
             partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
             stats: The JSON of the file's statistics, or None.
         """
-        texts = (_under(partition_values, names, _MISSING) for _, names, _ in self._partition)
-        bits, bounds = self._by_partition(tuple(texts))
+        bits, bounds = self._by_partition(self.partition_key(partition_values))
         if not bits & TRUE:
             return SkipReason.PARTITION_VALUES
         is_kept = bits == TRUE or not stats or self._by_statistics(stats, bounds)
@@ -259,11 +264,23 @@ class FileSkipping:
             stats: The JSON of the statistics of the files at some places; asked for once, of those not skipped before.
             parsed: The same statistics in columns, where the log keeps them so.
         """
-        result = np.zeros(count, np.uint8)
         found = [_under(partition_values, names, None) for _, names, _ in self._partition]
         columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in found]
         rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if found else repeat((), count)
-        keys = list(rows)
+        return self.reasons_of(list(rows), stats, parsed)
+
+    def partition_key(self, partition_values: Mapping[str, str | None]) -> PartitionKey:
+        """The values that files are skipped by, of a file's partition values by physical or logical names."""
+        return tuple(_under(partition_values, names, _MISSING) for _, names, _ in self._partition)
+
+    def reasons_of(
+        self,
+        keys: Sequence[PartitionKey],
+        stats: Callable[[list[int]], Sequence[str | None]] | None = None,
+        parsed: pa.StructArray | None = None,
+    ) -> npt.NDArray[np.uint8]:
+        """:meth:`reasons` of files whose partition values are told by ``partition_key``."""
+        result = np.zeros(len(keys), np.uint8)
         verdicts = {k: self._by_partition(k) for k in set(keys)}
         excluded = {k for k, (bits, _) in verdicts.items() if not bits & TRUE}
         if excluded:
@@ -282,7 +299,7 @@ class FileSkipping:
                 result[place] = SkipReason.STATISTICS
         return result
 
-    def _by_partition(self, texts: tuple[str | None, ...]) -> tuple[int, list[ColumnBounds]]:
+    def _by_partition(self, texts: PartitionKey) -> tuple[int, list[ColumnBounds]]:
         verdict = self._verdicts.get(texts)
         if verdict is None:
             bounds = [UNBOUNDED] * self._slots
@@ -306,7 +323,7 @@ class FileSkipping:
 
     def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:
         """Whether a row may pass, by the JSON of the file's statistics and the bounds of its partition values."""
-        stats = _object(text) if self._data else None
+        stats = self._parsed(text) if self._data else None
         if stats is None:
             return True
         for exclusion in self._exclusions:
@@ -325,11 +342,27 @@ class FileSkipping:
             bounds[slot] = bounds_of_statistics(kind, rows, count, is_bounded, *keys)
         return bool(self._possible_values(bounds) & TRUE)
 
+    def _parsed(self, text: str) -> Mapping[str, Any] | None:
+        """The statistics of the columns that are looked at; None where they cannot be read, which leaves nothing out."""
+        try:
+            return self._decode(text)
+        except (ValueError, RecursionError):
+            # Writers may put NaN, halves of surrogate pairs, or a field of another form beside the ones that are looked at.
+            return json_object(text)
+
     def _open_above(self, part: Expression) -> bool:
         """Whether this is ``float > x``, which statistics cannot exclude: they do not show NaN, the greatest value."""
         if not isinstance(part, Compare) or part.op not in (">", ">="):
             return False
         return part.column.type in FLOATS and part.column.path not in self._partition_names
+
+
+def _statistics_decoder(names: Iterable[str]) -> Callable[[str], Mapping[str, Any]]:
+    """Decodes statistics to their number of rows, and the bounds and counts of NULL of some top-level columns."""
+    make: Any = TypedDict  # mypy knows it with written fields alone
+    of_columns = make("of_columns", dict.fromkeys(names, Any), total=False)
+    kinds = {"numRecords": Any} | dict.fromkeys(("minValues", "maxValues", "nullCount"), of_columns | None)
+    return msgspec.json.Decoder(make("statistics", kinds, total=False)).decode
 
 
 def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
@@ -343,16 +376,6 @@ def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
 def _under(values: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:
     """The value under the first of some names that is there."""
     return next((values[name] for name in names if name in values), default)
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    """The JSON object in a text; None if there is none."""
-    text = text.strip()
-    try:
-        tree, end = _decode(text)  # half of the time of json.loads, on a short text
-    except (ValueError, RecursionError):
-        return None  # unreadable statistics leave nothing out
-    return tree if isinstance(tree, dict) and end == len(text) else None
 
 
 _LOW, _HIGH = "minValues", "maxValues"

@@ -10,6 +10,7 @@ from delta_sharing_spark.predicates import coercion, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand, identity, midnight, upcast
 from delta_sharing_spark.predicates.like import escaped, standard_pattern
 from delta_sharing_spark.predicates.literals import cast, later
+from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
     BOOLEAN,
@@ -173,7 +174,7 @@ def _text_test(name: str, arguments: Sequence[Scalar], zone: Zone) -> tree.Expre
 
 def like(value: Operand, pattern: Operand, escape: str = "\\", *, name: str = "LIKE") -> tree.Expression:
     """``value LIKE pattern ESCAPE escape``, which messages call ``name``; raises PredicateError for what is no such test here."""
-    if not isinstance(value, tree.Column) or value.type != STRING:
+    if not isinstance(value, tree.Column) or (value.type != STRING and not char_length(value.type)):
         raise PredicateError(f"{name} is evaluated on STRING columns only")
     if not isinstance(pattern, tree.Literal) or pattern.type not in (STRING, VOID):
         raise PredicateError(f"the pattern of {name} must be a string literal")

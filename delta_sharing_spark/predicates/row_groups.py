@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -77,6 +78,8 @@ class RowGroupSkipping:
         is_sound, is_counted = bounds_byte_arrays(writer), counts_nulls(writer)
         for path, column in self._columns.items():
             slot = self._slots[path]
+            if char_length(column.type):
+                continue  # what is stored need not be padded
             if len(path) == 1 and path[0] in constants:
                 bounds[slot] = _constant(constants[path[0]], column.type)
             elif path in leaves:

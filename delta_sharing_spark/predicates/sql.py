@@ -13,10 +13,12 @@ from functools import partial
 from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.options.values import MOST_CHARACTERS
 from delta_sharing_spark.predicates import coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import CURRENT, call, compare, condition, like, membership, null_test
 from delta_sharing_spark.predicates.lexer import ARITHMETIC, RESERVED, Cursor, Token
+from delta_sharing_spark.predicates.padding import char_length, char_type
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BOOLEAN,
@@ -37,7 +39,10 @@ Operand = Scalar | tree.Expression
 #: A part of the grammar: yields the parts within it, and is sent what they parsed (``_run``).
 Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
+_MARK = "__CHAR_VARCHAR_TYPE_STRING"
 _PRODUCTS = ("*", "/", "%", "DIV")
+#: Parts of the grammar within one another: some 12,000 parentheses.
+_MOST_PARTS = 100_000
 _OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
 
 
@@ -66,6 +71,10 @@ class _Parser(Cursor):
     """
 
     def __init__(self, text: str, schema: Struct, zone: Zone, now: int | None) -> None:
+        if len(text) > MOST_CHARACTERS:
+            raise PredicateError(
+                f"a condition has {len(text)} characters, and at most {MOST_CHARACTERS} are read; join with a DataFrame of the values"
+            )
         super().__init__(text)
         self._schema, self._zone, self._now = schema, zone, now
 
@@ -73,7 +82,9 @@ class _Parser(Cursor):
         start = self.peek
         if start.kind == "end":
             raise self.error(start, "the expression is empty; leave where out to read all rows")
-        operand = _run(self._or())
+        operand = _run(
+            self._or(), lambda: self.error(self.peek, "parentheses nest too deep here; write a flatter expression")
+        )
         if isinstance(operand, tree.Literal) and operand.type == VOID:
             raise self.error(start, "NULL alone is not a condition")
         result = self._boolean(operand, start)
@@ -131,6 +142,10 @@ class _Parser(Cursor):
         result: Operand
         word = self.peek
         if self.accept("BETWEEN"):
+            if isinstance(value, tree.Column) and char_length(value.type):
+                raise self.outside(
+                    word, "BETWEEN of a CHAR column, beside which Spark pads no bound,", "write >= and <="
+                )
             lower = self._compare(">=", value, (yield self._comparison()), word)
             self.expect("AND")
             result = tree.conjunction([lower, self._compare("<=", value, (yield self._comparison()), word)])
@@ -319,7 +334,7 @@ class _Parser(Cursor):
             parts.append(part.text if part.kind == "word" else part.value)
         if self.peek.is_one_of("("):
             raise self.outside(token, f"the function {'.'.join(parts)}()")
-        return self.bound(token, lambda: resolve(parts, self._schema))
+        return self.bound(token, lambda: resolve(parts, self._schema, takes_char=True))
 
     def _is_column(self, token: Token) -> bool:
         """Whether a word that may mean something else is a column here, as Spark has it."""
@@ -418,14 +433,16 @@ class _Parser(Cursor):
         return int(token.value)
 
 
-def _run(steps: Steps) -> Operand:
-    """Parse a part of the grammar and the parts within it, at any depth, without recursion on Python's stack."""
+def _run(steps: Steps, too_deep: Callable[[], PredicateError]) -> Operand:
+    """Parse a part of the grammar and the parts within it, without recursion on Python's stack."""
     stack: list[Steps] = [steps]
     value: Operand | None = None
     while True:
         try:
             stack.append(stack[-1].send(value))  # type: ignore[arg-type]  # a part that begins is sent None
             value = None
+            if len(stack) > _MOST_PARTS:
+                raise too_deep()
         except StopIteration as finished:
             stack.pop()
             value = finished.value
@@ -434,11 +451,12 @@ def _run(steps: Steps) -> Operand:
                 return value
 
 
-def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
+def resolve(names: Iterable[str], schema: Struct, *, takes_char: bool = False) -> tree.Column:
     """The column, or field of structs, that a dotted name means.
 
     Args:
         names: The name's parts, outermost first.
+        takes_char: Whether a CHAR column is meant as Spark shows it, padded.
 
     Raises:
         PredicateError: There is no such column, it is not within a struct, or it compares by other rules than bytes.
@@ -460,12 +478,21 @@ def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
             known = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
             raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {known}")
         field = near[0]
-        if "__COLLATIONS" in field.metadata:
-            raise PredicateError(f"the column {field.name!r} has a collation, by which strings are not compared here")
-        if _CHAR.search(str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))):
-            raise PredicateError(
-                f"the column {field.name!r} is CHAR(n), which Spark pads when comparing; filter the DataFrame"
-            )
         path.append(field.name)
         kind = field.type
+        if "__COLLATIONS" in field.metadata:
+            raise PredicateError(
+                f"the column {'.'.join(path)} has a collation, by which strings are not compared here; leave it out of where, and filter "
+                f"what is read by a rule of your own: in pandas df[df[{field.name!r}].str.lower() == 'text']; Spark's df.filter knows the "
+                f"collation"
+            )
+        mark = str(field.metadata.get(_MARK, ""))
+        if _CHAR.search(mark):
+            char = char_type(mark) if takes_char and len(path) == 1 else None
+            if char is None:
+                raise PredicateError(
+                    f"the column {'.'.join(path)} holds CHAR, which Spark pads, within another type; leave it out of where, and filter "
+                    f"what is read: in pandas by str.ljust(n) on both sides, or by Spark's df.filter"
+                )
+            kind = char
     return tree.Column(tuple(path), kind)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+import msgspec
 import numpy as np
 
 from delta_sharing_spark.network.http import json_object
@@ -38,9 +39,21 @@ _FRAME_BYTES = 8
 _VERSION_BYTE = 1
 
 
+class _Rows(TypedDict, total=False):
+    numRecords: Any
+
+
+_decode_rows = msgspec.json.Decoder(_Rows).decode
+
+
 def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
-    rows = (json_object(stats) or {}).get("numRecords") if stats else None
+    if not stats:
+        return None
+    try:
+        rows = _decode_rows(stats).get("numRecords")
+    except (ValueError, RecursionError):
+        rows = (json_object(stats) or {}).get("numRecords")
     return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 
@@ -208,6 +221,11 @@ class Split:
     def nbytes(self) -> int:
         """Bytes of the files, or parts of files, that are read."""
         return sum((part.task.size if part.end is None else part.end) - part.start for part in self.slices)
+
+    def without_columns(self) -> Split:
+        """The same rows without any column: footers tell how many there are, and deletion vectors how many are left."""
+        none = Struct(())
+        return replace(self, spec=replace(self.spec, schema=none, full_schema=none, is_projected=True))
 
 
 #: What opening a file costs, in bytes that could have been read meanwhile: keeps thousands of tiny files apart.

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: A build of pyarrow may lack either; all have one of them.
+_CODEC = "zstd" if pa.Codec.is_available("zstd") else "lz4"
 _INTEGERS = {pa.int64(): np.int64, pa.int32(): np.int32}
 
 
@@ -103,11 +105,20 @@ def release_unused() -> None:
     pa.default_memory_pool().release_unused()
 
 
+def compressed(data: bytes) -> bytes:
+    """Bytes, compressed fast."""
+    return pa.compress(data, codec=_CODEC, asbytes=True)
+
+
+def decompressed(data: bytes, size: int) -> bytes:
+    """The ``size`` bytes that ``compressed`` was given."""
+    return pa.decompress(data, size, codec=_CODEC, asbytes=True)
+
+
 def packed(array: pa.StringArray) -> pa.Buffer:
     """A string array compressed: paths and statistics are most of a log, and much alike."""
     schema, out = pa.schema([("texts", array.type)]), pa.BufferOutputStream()
-    codec = "zstd" if pa.Codec.is_available("zstd") else None
-    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)  # each thread would keep memory of its own
+    options = pa.ipc.IpcWriteOptions(compression=_CODEC, use_threads=False)  # each thread would keep memory of its own
     with pa.ipc.new_stream(out, schema, options=options) as stream:
         stream.write_batch(pa.RecordBatch.from_arrays([array], schema=schema))
     return out.getvalue()

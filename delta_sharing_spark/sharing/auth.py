@@ -7,18 +7,22 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote_plus
 
 from delta_sharing_spark.errors import (
     ConfigError,
     CredentialError,
+    DeltaSharingError,
     NetworkError,
     ProfileError,
     ResponseError,
+    ServerError,
     UnavailableError,
 )
 from delta_sharing_spark.network.http import NetworkSettings, pause_after_early
@@ -32,6 +36,7 @@ from delta_sharing_spark.sharing.transport import (
     read_bytes,
     secrets_in,
     send,
+    unreadable_answer,
     with_retries,
 )
 
@@ -45,7 +50,7 @@ _LONGEST_LIFE = 10 * 365 * 86400.0
 _CACHED = 32
 #: What ``Profile.carried`` says of an OAuth profile's token.
 OAUTH = "the profile"
-#: How long a token that does not tell its end is shown before it is read again, seconds: its file may have rotated.
+#: How long an identity's token that does not tell its end is shown before it is read again, seconds: its file may have rotated.
 _UNSTATED = 60.0
 #: Bytes of an answer with a token.
 _LARGEST_TOKEN = 1 << 20
@@ -139,6 +144,18 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
     return replace(profile, bearer_token=value, expiration_time=ends, carried=profile.identity.option)
 
 
+def carried_settings(settings: NetworkSettings, carry: bool | Literal["token"]) -> NetworkSettings:
+    """The settings for executors: with the client's certificate where they are handed the profile, not with a token alone.
+
+    Raises:
+        OptionError: A file of the certificate cannot be read.
+    """
+    certificate = settings.client_certificate
+    if certificate is None:
+        return settings
+    return replace(settings, client_certificate=certificate.with_bytes() if carry is True else None)
+
+
 def is_renewable(profile: Profile) -> bool:
     """Whether another token can be got after a 401."""
     return profile.type.startswith("oauth_") or profile.identity is not None
@@ -170,8 +187,10 @@ def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
     token.value, life = _new_token(profile, settings)
     now = settings.clock()
     token.ends_at = now + life
-    token.carry_until = now + min(life / 2, _UNSTATED if life == float("inf") else life)
-    token.renew_at = token.carry_until if life == float("inf") else due_before(token.ends_at, now, _MARGIN, 0.1)
+    if life == float("inf"):
+        token.carry_until = token.renew_at = now + (_MARGIN if profile.identity is None else _UNSTATED)
+    else:
+        token.carry_until, token.renew_at = now + life / 2, due_before(token.ends_at, now, _MARGIN, 0.1)
 
 
 def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
@@ -193,7 +212,12 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
         signed = "" if profile.private_key is None else " (and this machine's clock, which the key's signature tells)"
         advice = f"check tokenEndpoint and the client's id, secret or key in the profile{signed}, or ask the provider for a new one"
         purpose = RequestPurpose("the OAuth token", "token endpoint", refused=advice)
-        endpoint, named, make = profile.token_endpoint, "tokenEndpoint", partial(_form, profile)
+        endpoint, named = profile.token_endpoint, "tokenEndpoint"
+        ways: list[_Way] = [partial(_signed, profile)]
+        if profile.type == "oauth_client_credentials":
+            ways = [partial(way, profile) for way in (_by_basic, _by_post)]
+            if _posted.get(profile):
+                ways.reverse()
     else:
         value, life = token_of(identity)
         if identity.exchange is None:
@@ -201,19 +225,19 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
         advice = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
         purpose = RequestPurpose("the token exchange", "exchange's endpoint", refused=advice)
         endpoint, named = identity.exchange.endpoint, "tokenExchangeEndpoint"
-        make = partial(_exchange_form, identity.exchange, value)
+        ways = [partial(_exchange_form, identity.exchange, value)]
     assert endpoint is not None
     check_endpoint(endpoint, named)
 
-    def ask() -> tuple[str, float]:
-        form, header = make()
-        hidden = tuple(form[name] for name in ("assertion", "subject_token") if name in form)
+    def ask(way: _Way) -> tuple[str, float]:
+        form, header = way()
+        hidden = (form.get("assertion"), form.get("subject_token"), profile.client_secret)
         # Not followed: the form may hold an assertion or a token, which goes to this endpoint only.
         response = send(
             settings,
             "POST",
             endpoint,
-            replace(purpose, secrets=hidden),
+            replace(purpose, secrets=tuple(filter(None, hidden))),
             authorization=header,
             headers={"Accept": "application/json"},
             follow=False,
@@ -221,7 +245,30 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
         )
         return _parse_token(read_bytes(response, purpose.what, _LARGEST_TOKEN), is_exchange=identity is not None)
 
-    return with_retries(settings, ask)
+    try:
+        return with_retries(settings, partial(ask, ways[0]))
+    except ServerError as refusal:
+        if len(ways) == 1 or not _refuses_client(refusal):
+            raise
+        try:
+            answer = with_retries(settings, partial(ask, ways[1]))
+        except DeltaSharingError:
+            raise refusal from None
+        _posted.put(profile, not _posted.get(profile))
+        return answer
+
+
+#: Makes the form of a request and its Authorization header, if it has one.
+_Way: TypeAlias = Callable[[], tuple[dict[str, str], str | None]]
+#: Profiles whose token endpoints take the client's secret in the form alone.
+_posted: ProcessCache[Profile, bool] = ProcessCache(_CACHED)
+#: Error codes by which token endpoints say that they do not know the client, or that its id is not where they look for it.
+_UNKNOWN_CLIENT = ("invalid_client", "invalid_request", "unauthorized_client")
+
+
+def _refuses_client(refusal: ServerError) -> bool:
+    """Whether a token endpoint may know the client when it shows its secret in the other way."""
+    return refusal.status == 401 or (refusal.status in (400, 403) and refusal.error_code in _UNKNOWN_CLIENT)
 
 
 def _exchange_form(exchange: TokenExchange, subject: str) -> tuple[dict[str, str], str | None]:
@@ -232,22 +279,32 @@ def _exchange_form(exchange: TokenExchange, subject: str) -> tuple[dict[str, str
     return form | {name: value for name, value in named.items() if value is not None}, None
 
 
-def _form(profile: Profile) -> tuple[dict[str, str], str | None]:
-    form: dict[str, str] = {}
-    if profile.scope:
-        form["scope"] = profile.scope
-    if profile.type == "oauth_client_credentials":
-        pair = base64.b64encode(f"{profile.client_id}:{profile.client_secret}".encode()).decode("ascii")
-        return {"grant_type": "client_credentials", **form}, f"Basic {pair}"
-    return {"grant_type": _JWT_GRANT, "assertion": _assertion(profile), **form}, None
+def _form(profile: Profile, **fields: str | None) -> dict[str, str]:
+    return {name: value for name, value in {**fields, "scope": profile.scope}.items() if value}
+
+
+def _signed(profile: Profile) -> tuple[dict[str, str], str | None]:
+    return _form(profile, grant_type=_JWT_GRANT, assertion=_assertion(profile)), None
+
+
+def _by_basic(profile: Profile) -> tuple[dict[str, str], str | None]:
+    """The client's id and secret in the header, each encoded as in a form first (RFC 6749, section 2.3.1)."""
+    pair = ":".join(quote_plus(text or "") for text in (profile.client_id, profile.client_secret))
+    return _form(profile, grant_type="client_credentials"), f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"
+
+
+def _by_post(profile: Profile) -> tuple[dict[str, str], str | None]:
+    """Both in the form, for servers that take no header (``client_secret_post``)."""
+    secret = {"client_id": profile.client_id, "client_secret": profile.client_secret}
+    return _form(profile, grant_type="client_credentials", **secret), None
 
 
 def _parse_token(answer: bytes, *, is_exchange: bool) -> tuple[str, float]:
-    """The token and its seconds; an exchange may leave them to the token itself (RFC 8693, section 2.2.1)."""
+    """The token and its seconds; infinity where neither the answer nor the token tells (RFC 6749, section 5.1)."""
     try:
         tree: Any = json.loads(answer) if answer.strip() else None
     except (ValueError, RecursionError):
-        raise _bad_token("The OAuth token endpoint did not answer with JSON") from None
+        raise unreadable_answer(_bad_token("The OAuth token endpoint did not answer with JSON"), answer) from None
     if not tree and not isinstance(tree, dict):
         raise _bad_token("Empty response from OAuth token endpoint")
     value = tree.get("access_token") if isinstance(tree, dict) else None
@@ -256,16 +313,14 @@ def _parse_token(answer: bytes, *, is_exchange: bool) -> tuple[str, float]:
     if is_exchange and str(tree.get("token_type") or "bearer").lower() != "bearer":
         raise _bad_token("'token_type' of the token exchange is not 'Bearer', and no other is shown")
     life = tree.get("expires_in")
-    if life is None and is_exchange:
+    if life is None or life == "":
         end = token_end(value)
         return value, float("inf") if end is None else max(1.0, end - time.time())
-    if life is None:
-        raise _bad_token("Missing 'expires_in' field in OAuth token response")
     try:
-        seconds = float(int(life)) if not isinstance(life, bool) else None
+        seconds = float(life) if not isinstance(life, bool) else 0.0
     except (TypeError, ValueError, OverflowError):
-        seconds = None
-    if seconds is None or seconds <= 0:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
         raise _bad_token("'expires_in' field must be an integer or a string convertible to integer")
     return value, seconds
 
@@ -303,7 +358,7 @@ def _assertion(profile: Profile) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
             f"the private key {stated.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
-            f"privateKeyFile in the profile"
+            f"privateKeyFile"
         ) from None
     if stated.algorithm in _SIGNING_ALGORITHMS:
         with suppress(jwt.InvalidKeyError, TypeError):

@@ -11,23 +11,24 @@ import os
 import re
 import shlex
 import signal
-import stat
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.urls import url_or_none
-from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
+from delta_sharing_spark.options import IDENTITY, KEYS, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
+from delta_sharing_spark.storage.text_files import LARGEST_SECRET, UnfitFile, read_text
 
 #: The environment variable with the token that a Flight gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
+_T = TypeVar("_T")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -71,17 +72,22 @@ class Identity:
 
     def allows(self, endpoint: str) -> bool:
         """Whether a token may be shown to an endpoint: the same scheme, host, port and path."""
-        mine, other = url_or_none(self.endpoint), url_or_none(endpoint)
-        if mine is None or other is None or mine.query or mine.fragment or other.query or other.fragment:
-            return False
-        return mine.origin == other.origin and mine.path.rstrip("/") == other.path.rstrip("/")
+        return is_same_endpoint(self.endpoint, endpoint)
+
+
+def is_same_endpoint(one: str, other: str) -> bool:
+    """Whether two texts are URLs of the same scheme, host, port and path, and of no query."""
+    mine, yours = url_or_none(one), url_or_none(other)
+    if mine is None or yours is None or mine.query or mine.fragment or yours.query or yours.fragment:
+        return False
+    return mine.origin == yours.origin and mine.path.rstrip("/") == yours.path.rstrip("/")
 
 
 def identity_of(options: ReadOptions) -> Identity | None:
     """The identity that a load's options ask for, if any; raises OptionError where the command is none, or two endpoints are allowed."""
     file, command, kind = options.bearer_token_file, options.bearer_token_command, options.identity
     if file is not None:
-        kind, source = "file", _whole(file)
+        kind, source = "file", whole_path(file)
     elif command is not None:
         kind, source = "command", command
         parse_command(command)
@@ -93,7 +99,7 @@ def identity_of(options: ReadOptions) -> Identity | None:
     exchange = None
     if options.token_exchange_endpoint is not None:
         exchange = TokenExchange(
-            options.token_exchange_endpoint.rstrip("/"),
+            options.token_exchange_endpoint,
             options.token_exchange_audience,
             options.token_exchange_scope,
             options.token_exchange_client_id,
@@ -106,8 +112,8 @@ def identity_of(options: ReadOptions) -> Identity | None:
     return identity
 
 
-def _whole(path: str) -> str:
-    """The whole path of a token's file, which is read again when the process may be in another directory."""
+def whole_path(path: str) -> str:
+    """The whole path of a file of the recipient, which may be read when the process is in another directory."""
     with suppress(FileNotFoundError):  # the working directory is gone
         return os.path.abspath(os.path.expanduser(path))
     return path
@@ -115,12 +121,17 @@ def _whole(path: str) -> str:
 
 def identity_from_environment() -> Identity | None:
     """The identity that the environment asks for, None without one; raises ConfigError where its variables contradict each other."""
-    named = {option.name: variable_of(option.name) for option in OPTIONS if option.group == IDENTITY}
+    return from_environment(identity_of)
+
+
+def from_environment(make: Callable[[ReadOptions], _T | None]) -> _T | None:
+    """What ``make`` makes of the environment's options of identities and keys, None without any; raises as above."""
+    named = {option.name: variable_of(option.name) for option in OPTIONS if option.group in (IDENTITY, KEYS)}
     texts = {name: os.environ[variable] for name, variable in named.items() if os.environ.get(variable, "").strip()}
     if not texts:
         return None
     try:
-        return identity_of(parse_options({"path": "share.schema.table", **texts}))
+        return make(parse_options({"path": "share.schema.table", **texts}))
     except OptionError as error:
         names = ", ".join(named[name] for name in texts)
         raise ConfigError(f"the environment's {names}: {error}") from None
@@ -154,7 +165,7 @@ def token_of(identity: Identity) -> tuple[str, float | None]:
     token = text.strip()
     if identity.kind == "command" and token.startswith("{"):
         token, end = _exec_credential(token)
-    if len(token) > LARGEST_OUTPUT or not is_header_text(token):
+    if len(token) > LARGEST_SECRET or not is_header_text(token):
         empty = "is empty" if not token else "holds no token: a token is one word of visible ASCII characters"
         raise CredentialError(f"what {identity} gives {empty}; check it")
     ends = [moment for moment in (end, token_end(token)) if moment is not None]
@@ -198,24 +209,11 @@ def jwt_claims(token: str) -> dict[str, Any] | None:
 def _read_file(path: str) -> str:
     """The text of a token's file."""
     try:
-        # Opened without waiting: a named pipe may have nobody who writes.
-        flag = getattr(os, "O_NONBLOCK", 0)
-        with open(Path(path).expanduser(), "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
-            # Nothing else has an end that is sure to come.
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise CredentialError(
-                    f"bearerTokenFile {path} is not a regular file; name the file that holds the token"
-                )
-            data = file.read(LARGEST_OUTPUT + 1)
-    except (OSError, ValueError, RuntimeError) as error:
+        return read_text(path)
+    except UnfitFile as why:
         raise CredentialError(
-            f"bearerTokenFile {path} cannot be read on this machine ({type(error).__name__}); check the path and its permissions"
+            f"bearerTokenFile {path} {why}; name the file that holds the token, and check its permissions"
         ) from None
-    if len(data) > LARGEST_OUTPUT:
-        raise CredentialError(
-            f"bearerTokenFile {path} has more than {LARGEST_OUTPUT >> 10} KiB; name the file of the token"
-        )
-    return data.decode("utf-8", "replace")
 
 
 def _exec_credential(text: str) -> tuple[str, float | None]:
@@ -305,9 +303,8 @@ def _refused(kind: str, audience: str, error: Exception, check: str) -> Credenti
     )
 
 
-#: Seconds that the command may take, and bytes that it may print.
+#: Seconds that the command may take.
 TIME_LIMIT = 30.0
-LARGEST_OUTPUT = 64 << 10
 #: Variables that the command is not handed: secrets of Spark's own connections, profiles and tokens of this package.
 _WITHHELD = (
     "DELTA_SHARING_", "PYTHON_WORKER_FACTORY_", "PYSPARK_GATEWAY_", "SPARK_CONNECT_AUTHENTICATE_", "_SPARK_", "SPARK_AUTH"
@@ -365,15 +362,15 @@ def run_command(command: tuple[str, ...], seconds: float = TIME_LIMIT) -> str:
     assert stdout is not None
     printed: list[bytes] = []
     # A thread, because a pipe cannot be waited for on every system, and a child of the command may hold it open.
-    reading = threading.Thread(target=lambda: printed.append(stdout.read(LARGEST_OUTPUT + 1)), daemon=True)
+    reading = threading.Thread(target=lambda: printed.append(stdout.read(LARGEST_SECRET + 1)), daemon=True)
     reading.start()
     try:
         reading.join(max(0.0, until - time.monotonic()))
         if reading.is_alive():
             raise late
-        if len(printed[0]) > LARGEST_OUTPUT:
+        if len(printed[0]) > LARGEST_SECRET:
             raise CredentialError(
-                f"the command of bearerTokenCommand, {program}, printed more than {LARGEST_OUTPUT >> 10} KiB; {advice}"
+                f"the command of bearerTokenCommand, {program}, printed more than {LARGEST_SECRET >> 10} KiB; {advice}"
             )
         with stdout:
             status = process.wait(max(0.0, until - time.monotonic()))

@@ -17,12 +17,20 @@ from delta_sharing_spark.errors import DeltaSharingError, ProfileError
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.identity import Identity, identity_from_environment, is_header_text
+from delta_sharing_spark.sharing.private_key import (
+    KeyConsent,
+    KeyUse,
+    PrivateKey,
+    key_consent_from_environment,
+    read_key,
+)
 from delta_sharing_spark.storage.locations import local_file
+from delta_sharing_spark.storage.text_files import decoded
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"
 _NEWEST = 2
-#: Bytes of a profile, or of a private key.
+#: Bytes of a profile.
 LARGEST_PROFILE = 1 << 20
 _ADVICE = "ask the provider of the share for a valid profile file"
 #: Names by which a profile would have this machine run something, read something or ask for its identity; without signs and case.
@@ -39,16 +47,6 @@ _NEEDED = {
 }
 #: Types of profiles that mean the same.
 _IDENTITY_TYPE = re.compile(r"identity|exec|command|file|oidc|federat|workload|environment|exchange")
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateKey:
-    """The key that signs an OAuth assertion. It is read with the profile, because executors that renew have not got the file."""
-
-    private_key_file: str
-    key_id: str
-    algorithm: str
-    pem: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,46 +96,60 @@ class Profile:
         return "\n".join((*identity, token))
 
 
-def load_profile(source: str | Path | Mapping[str, Any], identity: Identity | None = None) -> Profile:
+def load_profile(
+    source: str | Path | Mapping[str, Any], identity: Identity | None = None, key: KeyConsent | None = None
+) -> Profile:
     """Load a profile.
 
     Args:
         source: A path (local, ``~``, ``dbfs:/``, any fsspec URL), the JSON text itself, or its fields.
         identity: What the recipient asked for by options: it takes the place of the profile's credentials.
+        key: What the recipient lets it do with a private key; by default what the environment does.
 
     Raises:
         ProfileError: Missing, unreadable, malformed, of a newer version, or of an endpoint that the recipient did not allow.
     """
     if isinstance(source, Mapping):
-        return profile_from_fields(source, "the profile", identity)
+        return profile_from_fields(source, "the profile", identity, key)
     text = str(source).removeprefix("\ufeff").strip()
     if text.startswith("{"):
-        return _from_json(text, "the profile", identity)
-    return _from_json(_read(text, "the profile", "check its path"), f"the profile {text}", identity)
+        return _from_json(text, "the profile", identity, key)
+    fields = _read(text)
+    return _from_json(fields, f"the profile {text}", identity, key, is_local_file=_is_local_file(text))
 
 
-def profile_from_environment(identity: Identity | None = None) -> Profile | None:
+def profile_from_environment(identity: Identity | None = None, key: KeyConsent | None = None) -> Profile | None:
     """The profile that ``DELTA_SHARING_PROFILE`` names or holds, else the endpoint of an identity; None without either.
 
     Args:
         identity: What the recipient asked for by options; by default what the environment asks for.
+        key: As for ``load_profile``.
 
     Raises:
         ProfileError: As ``load_profile``.
     """
     text = os.environ.get(ENVIRONMENT, "").strip()
     if text:
-        return load_profile(text, identity)
+        return load_profile(text, identity, key)
     identity = identity or identity_from_environment()
     return None if identity is None else Profile(identity.endpoint, "identity", identity=identity)
 
 
-def profile_from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None = None) -> Profile:
+def profile_from_fields(
+    fields: Mapping[str, Any],
+    name: str,
+    identity: Identity | None = None,
+    key: KeyConsent | None = None,
+    *,
+    is_local_file: bool = False,
+) -> Profile:
     """A profile from its fields; unknown ones are ignored. Errors call it by ``name``.
 
     Args:
         name: What errors call it.
         identity: As for ``load_profile``. A profile without credentials takes the one that the environment asks for.
+        key: As for ``load_profile``.
+        is_local_file: Whether they are from a file of this machine, whose private key the recipient may confirm.
 
     Raises:
         ProfileError: A field is missing or malformed, the version or type is unknown, the profile names a command, a file
@@ -145,6 +157,12 @@ def profile_from_fields(fields: Mapping[str, Any], name: str, identity: Identity
     """
     _refuse_to_start(fields, name)
     profile = _from_fields(fields, name, identity)
+    if profile.type == _PRIVATE_KEY:
+        signing = _object(_object(fields.get("auth"), "auth", name).get("privateKey"), "auth.privateKey", name)
+        _required(signing, "keyId", name)
+        asked = KeyUse(profile.endpoint, profile.token_endpoint or "", profile.issuer or "")
+        consent = key or key_consent_from_environment()
+        profile = replace(profile, private_key=read_key(signing, asked, name, consent, is_local_file=is_local_file))
     catalog = _optional(fields, "icebergEndpoint", name)
     return profile if catalog is None else replace(profile, iceberg_endpoint=catalog.strip().rstrip("/"))
 
@@ -200,22 +218,14 @@ def _refuse_to_start(fields: Mapping[str, Any], name: str) -> None:
 
 def _profile_of(kind: str, fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:
     """A profile of version 2, with what its type needs."""
-    holder, private_key = fields, None
-    if kind == _PRIVATE_KEY:
-        holder = _object(fields.get("auth"), "auth", name)
-        key = _object(holder.get("privateKey"), "auth.privateKey", name)
-        file, key_id, algorithm = (
-            _required(key, "privateKeyFile", name),
-            _required(key, "keyId", name),
-            key.get("algorithm"),
-        )
-        pem = _read(file, f"the private key of {name}", "check privateKeyFile in the profile")
-        private_key = PrivateKey(file, key_id, str(algorithm or "RS256"), pem)
+    holder = _object(fields.get("auth"), "auth", name) if kind == _PRIVATE_KEY else fields
     told: dict[str, Any] = {field: _required(holder, camel_case(field), name) for field in _NEEDED[kind]}
     if "token_endpoint" in told:
-        told["token_endpoint"] = told["token_endpoint"].strip().rstrip("/")
+        told["token_endpoint"] = told[
+            "token_endpoint"
+        ].strip()  # as it stands: one that ends in a slash may be another one
     scope = None if kind == "basic" else _optional(holder, "scope", name)
-    return Profile(endpoint, kind, version, **told, scope=scope, private_key=private_key)
+    return Profile(endpoint, kind, version, **told, scope=scope)
 
 
 def _object(value: Any, key: str, name: str) -> Mapping[str, Any]:
@@ -263,7 +273,9 @@ def _encodable(value: str, key: str, name: str) -> str:
     return value
 
 
-def _from_json(text: str, name: str, identity: Identity | None) -> Profile:
+def _from_json(
+    text: str, name: str, identity: Identity | None, key: KeyConsent | None, *, is_local_file: bool = False
+) -> Profile:
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
@@ -274,27 +286,27 @@ def _from_json(text: str, name: str, identity: Identity | None) -> Profile:
         raise ProfileError(f"{name} is not valid JSON; {_ADVICE}") from None
     if not isinstance(fields, dict):
         raise ProfileError(f"{name} is not a JSON object; {_ADVICE}")
-    return profile_from_fields(fields, name, identity)
+    return profile_from_fields(fields, name, identity, key, is_local_file=is_local_file)
 
 
-def _read(path: str, what: str, advice: str) -> str:
+def _read(path: str) -> str:
     try:
         data = _bytes(path)
     except FileNotFoundError:
-        raise ProfileError(f"{what} {path} does not exist{_meant(path)}; {advice}") from None
+        raise ProfileError(f"the profile {path} does not exist{_meant(path)}; check its path") from None
     except DeltaSharingError as error:
-        raise ProfileError(f"{what} {path} cannot be read: {error}") from None
+        raise ProfileError(f"the profile {path} cannot be read: {error}") from None
     # What cloud file systems raise has no common root (botocore, azure, aiohttp); it all means: not readable.
     except Exception as error:
         raise ProfileError(
-            f"{what} {path} cannot be read ({type(error).__name__}: {error}); {advice}, and its permissions"
+            f"the profile {path} cannot be read ({type(error).__name__}: {error}); check its path, and its permissions"
         ) from None
     if len(data) > LARGEST_PROFILE:
-        raise ProfileError(f"{what} {path} has more than {LARGEST_PROFILE >> 10} KiB; {advice}")
+        raise ProfileError(f"the profile {path} has more than {LARGEST_PROFILE >> 10} KiB; check its path")
     try:
-        return data.decode("utf-8-sig")
+        return decoded(data)
     except UnicodeDecodeError:
-        raise ProfileError(f"{what} {path} is not UTF-8 text; {advice}") from None
+        raise ProfileError(f"the profile {path} is not text in UTF-8 or UTF-16; check its path") from None
 
 
 def with_directory(source: str) -> str:
@@ -351,6 +363,11 @@ def _download(url: str) -> bytes:
         return read_bytes(response, "the profile", LARGEST_PROFILE)
 
     return with_retries(settings, ask)
+
+
+def _is_local_file(path: str) -> bool:
+    """Whether a profile lies in this machine's own file system, and not in a store that is mounted or asked."""
+    return not path.startswith("dbfs:") and _local(path) is not None
 
 
 def _local(path: str) -> Path | None:

@@ -19,7 +19,7 @@ from delta_sharing_spark.network.parallel_calls import begin, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.response import Page
+from delta_sharing_spark.sharing.response import FileBlocks, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import (
     LONGEST_PAGE_TOKEN,
@@ -130,11 +130,12 @@ class QueryResponse:
 
     def records(self) -> Iterator[FileRecord]:
         """All file records, once. Each page is complete before its first record is handed on. Raises as ``pages``."""
-        for records in self.pages():
-            yield from records
+        for blocks in self.pages():
+            for block in blocks:
+                yield from block.records()
 
     def pages(self) -> Iterator[Any]:
-        """The records page by page, each page in its sink; otherwise as ``records``."""
+        """The files page by page, each page in its sink; otherwise as ``records``."""
         page, self._first = self._first, None
         if page is None:
             raise AssertionError("the records of a response are read once")
@@ -142,12 +143,12 @@ class QueryResponse:
         token: str | None = None
         empty = 0
         while True:
-            if not page.end.next_page_token:
+            if not page.end.next_page_token and not page.is_cut:
                 page = self._complete(page, token)
             self._files, self._bytes = self._files + page.files, self._bytes + page.size
             empty = 0 if page.files else empty + 1
-            records, page.records = page.records, []
-            yield records
+            blocks, page.blocks = page.blocks, FileBlocks()
+            yield blocks
             token = page.end.next_page_token
             if not token:
                 return
@@ -201,7 +202,7 @@ class QueryResponse:
         A versioned protocol or metadata line at its top is history where its version is not the head's.
         """
         head, first = self.head, self._first_versions
-        if page.query_status is not None or not page.lines:
+        if page.query_status is not None or not page.has_lines:
             raise self._broken("a page is empty")
         if page.version is not None and head.version is not None and page.version != head.version:
             raise self._broken(f"a page is of version {page.version}, the first of {head.version}")

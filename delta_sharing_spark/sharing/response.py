@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
+import itertools
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -16,23 +15,22 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from delta_sharing_spark.network.bodies import header_count
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer, unreadable_answer
+from delta_sharing_spark.sharing.wire_lines import FileBlock, blocks_of, decoded, file_blocks
 from delta_sharing_spark.sharing.wire_records import (
     ERROR_FIELDS,
     EndStreamAction,
-    FileRecord,
     Metadata,
     Protocol,
     TableSnapshotHead,
     broken,
     no_server,
-    parse_delta_file,
     parse_end,
     parse_metadata,
-    parse_parquet_file,
     parse_protocol,
     quoted,
     sole_name,
@@ -46,21 +44,29 @@ _LONGEST_LINE = 64 << 20
 _MOST_UNKNOWN = 100_000
 _FILE_LINES = ("file", "add", "cdf", "remove")
 _LINES = (*_FILE_LINES, "protocol", "metaData", "endStreamAction", "queryStatus")
-_decode = json.JSONDecoder().raw_decode
 
 
 CAPABILITIES = "delta-sharing-capabilities"
 _VERSION_HEADER = "delta-table-version"
-_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
 #: The newest version of the parquet format's own protocol.
 _PARQUET_READER = 1
 
 
-class RecordSink(typing.Protocol):
-    """Collects the file records of one page as they arrive; a page that is asked for again gets another sink."""
+class FileSink(typing.Protocol):
+    """Collects the files of one page as they arrive; a page that is asked for again gets another sink."""
 
-    def append(self, record: FileRecord, /) -> None:
-        """Add one record."""
+    @property
+    def is_full(self) -> bool:
+        """Whether no more files are needed: the rest of the answer is not read."""
+
+    def append(self, block: FileBlock, /) -> None:
+        """Add some files."""
+
+
+class FileBlocks(list[FileBlock]):
+    """A sink that keeps all files."""
+
+    is_full = False
 
 
 @dataclass(slots=True)
@@ -71,11 +77,13 @@ class Page:
         protocol, metadata, response_format: Those of the first such lines.
         historical_metadata, historical_protocols: ``(version, value)`` of later such lines that have a version.
         protocol_version: The version that the first protocol line itself names.
-        records: The sink of the ``FileRecord`` lines.
+        blocks: The sink of the file lines.
         end: The last line, if it is an ``endStreamAction``.
         query_status: The status of an asynchronous query that is under way.
-        lines, files, size: The number of lines, of those about files, and the bytes of these files.
+        has_lines: Whether there is a line that is not blank.
+        files, size: The number of lines about files, and the bytes of these files.
         has_end: Whether the last line marks the end.
+        is_cut: Whether the rest of the answer was not read, for no more files are needed.
         has_length: Whether a header tells how long the answer is.
         unknown: The number of lines of an unknown kind.
         version: The header ``Delta-Table-Version``.
@@ -85,16 +93,17 @@ class Page:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     response_format: str = "parquet"
-    records: RecordSink = field(default_factory=list[FileRecord])
+    blocks: FileSink = field(default_factory=FileBlocks)
     end: EndStreamAction = field(default_factory=EndStreamAction)
     historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
     historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     query_status: Mapping[str, Any] | None = None
     protocol_version: int | None = None
-    lines: int = 0
+    has_lines: bool = False
     files: int = 0
     size: int = 0
     has_end: bool = False
+    is_cut: bool = False
     has_length: bool = False
     unknown: int = 0
     version: int | None = None
@@ -126,14 +135,14 @@ class Page:
 
 
 def parse_page(
-    lines: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], RecordSink] = list
+    blocks: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], FileSink] = FileBlocks
 ) -> Page:
     """Parse an answer's lines, as they arrive.
 
     Args:
-        lines: The lines without their ends; empty ones are skipped.
+        blocks: Whole lines, as ``line_blocks`` gives them; empty ones are skipped.
         expects_end: Whether the response header promised an ``endStreamAction``.
-        sink: Makes the sink of the records: a list, or something that keeps less of them.
+        sink: Makes the sink of the files: a list, or something that keeps less of them.
 
     Raises:
         RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), has
@@ -141,60 +150,77 @@ def parse_page(
         ResponseError: The answer breaks the protocol.
         ServerError: The answer's last line has an errorMessage.
     """
-    page = Page(records=sink())
-    last: bytes | None = None
-    for line in lines:
-        if not line or line.isspace():
+    page = Page(blocks=sink())
+    waiting: bytes | None = None
+    for block in blocks:
+        if not block or block.isspace():
             continue
-        if last is not None:
-            page.has_end = _add_line(page, _loads(last, table, is_last=False), table)
-        last = line
-    if last is not None:
-        page.has_end = _add_line(page, _loads(last, table, is_last=True), table)
+        if waiting is not None:
+            page.has_end = _add_block(page, waiting, table, is_last=False)
+            if page.blocks.is_full:
+                page.is_cut = True
+                return page
+        waiting = block
+    if waiting is not None:
+        page.has_end = _add_block(page, waiting, table, is_last=True)
     if expects_end and not page.has_end:
         raise truncated_answer(f"the query of {table}")
     return page
 
 
+def _add_block(page: Page, block: bytes, table: str, *, is_last: bool) -> bool:
+    """Add whole lines to the page; returns whether the last of them is an ``endStreamAction``."""
+    page.has_lines = True
+    if _is_file_line(block) and _add_files(page, file_blocks(block, table)):
+        return False
+    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+    has_ended = False
+    for is_file, run in itertools.groupby(enumerate(lines, 1), lambda numbered: _is_file_line(numbered[1])):
+        numbered = list(run)
+        if is_file and _add_files(page, file_blocks(b"\n".join(line for _, line in numbered), table)):
+            has_ended = False
+            continue
+        for number, line in numbered:
+            has_ended = _add_line(page, _loads(line, table, is_last=is_last and number == len(lines)), table)
+    return has_ended
+
+
+def _is_file_line(line: bytes) -> bool:
+    return line.startswith(b'{"file"')
+
+
+def _add_files(page: Page, blocks: Sequence[FileBlock] | None) -> bool:
+    """Add files, each of a line of its own; returns False for None."""
+    for block in blocks or ():
+        page.files += len(block)
+        page.size += sum(block.sizes)
+        page.blocks.append(block)
+    return blocks is not None
+
+
 def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
     try:
-        tree = _parsed(line)
+        tree = decoded(line)
     except (ValueError, RecursionError):
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise unreadable_answer(f"the server's answer for {table} has a line that is not JSON", line) from None
+        raise unreadable_answer(
+            no_server(f"the server's answer for {table} has a line that is not JSON"), line
+        ) from None
     if not isinstance(tree, dict):
-        raise unreadable_answer(f"the server's answer for {table} has a line that is not an object", line)
+        raise unreadable_answer(no_server(f"the server's answer for {table} has a line that is not an object"), line)
     return tree
-
-
-def _parsed(line: bytes) -> Any:
-    """The JSON of a line, parsed in two thirds of json.loads' time; where that fails, by json.loads."""
-    try:
-        text = line.strip().decode()
-        tree, end = _decode(text)
-        if end == len(text):
-            return tree
-    except (ValueError, RecursionError):
-        pass
-    return json.loads(line)
 
 
 def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     """Add one line to the page; returns whether it is an ``endStreamAction``. A null field counts as missing."""
-    page.lines += 1
     if len(tree) > 1:
         sole_name(tree, _LINES, "a line", table)
     for kind in _FILE_LINES:
         body = tree.get(kind)
         if body is not None:
-            is_wrapped = kind == "file" and isinstance(body, dict) and "deltaSingleAction" in body
-            record = parse_delta_file(body, table) if is_wrapped else parse_parquet_file(kind, body, table)
-            if record is not None:
-                page.files += 1
-                page.size += record.size
-                page.records.append(record)
+            _add_files(page, blocks_of(body, kind, table))
             return False
     if tree.get("protocol") is not None:
         _take_protocol(page, tree["protocol"], table)
@@ -262,18 +288,17 @@ def _raise_error(end: EndStreamAction, table: str) -> NoReturn:
     raise RetryableError(error) if isinstance(error, UnavailableError) else error
 
 
-def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """Lines of a body that arrives in chunks; raises ResponseError where a line is longer than any that a server would send."""
+def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines of a body that arrives in chunks, several at once; raises ResponseError where a line is longer than any that a server would send."""
     begun: list[bytes] = []
     size = 0
     for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        begun.append(first)
-        size += len(first)
-        if others:
-            yield b"".join(begun)
-            yield from others[:-1]
-            begun, size = [others[-1]], len(others[-1])
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*begun, chunk[:end]))
+            begun, size = [], 0
+        begun.append(chunk[end:])
+        size += len(chunk) - end
         if size > _LONGEST_LINE:
             raise no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:
@@ -291,9 +316,10 @@ def header_version(headers: Mapping[str, str], table: str) -> int | None:
     text = headers.get(_VERSION_HEADER)
     if text is None:
         return None
-    if _VERSION.fullmatch(text) is None:
+    version = header_count(text)
+    if version is None:
         raise broken(f"the server's answer for {table} has the version {quoted(text)}")
-    return int(text)
+    return version
 
 
 _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0

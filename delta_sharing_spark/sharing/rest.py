@@ -46,12 +46,13 @@ from delta_sharing_spark.sharing.query import (
 )
 from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
+    FileBlocks,
+    FileSink,
     Page,
-    RecordSink,
     await_query,
     expects_end_action,
     header_version,
-    iter_lines,
+    line_blocks,
     parse_page,
 )
 from delta_sharing_spark.sharing.transport import (
@@ -255,7 +256,7 @@ class SharingRest:
         query: Query,
         *,
         formats: Sequence[str] = FORMATS,
-        sink: Callable[[], RecordSink] = list,
+        sink: Callable[[], FileSink] = FileBlocks,
         reads_all: bool = False,
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
@@ -303,7 +304,7 @@ class SharingRest:
         table: TableName,
         query: Query,
         formats: Sequence[str],
-        sink: Callable[[], RecordSink],
+        sink: Callable[[], FileSink],
         reads_all: bool,
         fallback: str | None,
     ) -> QueryResponse:
@@ -336,7 +337,7 @@ class SharingRest:
         query: ChangesQuery,
         *,
         formats: Sequence[str] = FORMATS,
-        sink: Callable[[], RecordSink] = list,
+        sink: Callable[[], FileSink] = FileBlocks,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
 
@@ -384,8 +385,8 @@ class SharingRest:
             answer = read_bytes(self._send(method, path, what, params=params, json=body), what)
             tree = json_object(answer)
             if tree is None:
-                why = f"{what}: the answer is not a JSON object"
-                raise unreadable_answer(why, answer) if answer.strip() else no_server(why)
+                error = no_server(f"{what}: the answer is not a JSON object")
+                raise unreadable_answer(error, answer) if answer.strip() else error
             return tree
 
         return with_retries(self.settings, ask)
@@ -400,7 +401,7 @@ class SharingRest:
         token: str | None = None,
         *,
         query: Query | ChangesQuery | None = None,
-        sink: Callable[[], RecordSink] = list,
+        sink: Callable[[], FileSink] = FileBlocks,
         ahead: PagesAhead | None = None,
     ) -> Page:
         """One complete NDJSON answer, its version, and its headers.
@@ -442,8 +443,8 @@ class SharingRest:
 
             if ahead is not None:
                 chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))
-            lines, expects_end = iter_lines(chunks), expects_end_action(headers)
-            page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
+            blocks, expects_end = line_blocks(chunks), expects_end_action(headers)
+            page = parse_page(blocks, str(table), expects_end=expects_end, sink=sink)
             page.has_length = declared_length(headers) is not None
             page.version = header_version(headers, str(table))
             page.file_id_hash = headers.get("fileidhash", "").lower() or None

@@ -53,7 +53,7 @@ from delta_sharing_spark.network.retry import (
 )
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
 from delta_sharing_spark.redaction import without_secrets
-from delta_sharing_spark.sharing.wire_records import broken, no_server
+from delta_sharing_spark.sharing.wire_records import broken
 
 _T = TypeVar("_T")
 
@@ -103,14 +103,17 @@ _answered: ProcessCache[str, bool] = ProcessCache(_HOSTS)
 
 
 def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
-    """Refuse an endpoint that would send a secret unencrypted, or that is not the start of a URL.
+    """Refuse an endpoint that would send a secret unencrypted, or one of a server that is not the start of a URL.
+
+    Args:
+        what: The profile's field. A token endpoint is a whole URL, and may have a query (RFC 6749, section 3.2).
 
     Raises:
-        ConfigError: The endpoint is neither https nor on loopback, or has a query, a fragment or a user.
+        ConfigError: The endpoint is neither https nor on loopback, or has a fragment, a user, or a query that it may not have.
     """
     try:
         url = parse_url(endpoint)
-        if url.query or url.fragment:
+        if url.fragment or (url.query and what == "endpoint"):
             raise UrlError("it has a query or a fragment")
     except UrlError as why:  # not the text: it may be a token in the wrong place
         raise ConfigError(f"the profile's {what} is not a plain https URL: {why}; check the profile") from None
@@ -154,7 +157,7 @@ def send(
     """Send one request without retries; a failure that a retry may mend is raised as ``RetryableError``.
 
     Redirects are followed, five at most: never from https to plain http, never to this machine or its network, never
-    with a token to another host, and a request with a body only within its host.
+    with a token or the client's certificate to another host, and a request with a body only within its host.
 
     Args:
         authorization: The Authorization header, which errors do not quote; it is dropped on a redirect to another host.
@@ -189,7 +192,10 @@ def send(
                 raise RetryableError(answered, retry_after(response.headers.get("retry-after")), busy=True)
             raise answered
         response.close()
-        target = _redirected(target, location, method, response.status_code, purpose, sent)
+        before, target = target, _redirected(target, location, method, response.status_code, purpose)
+        if target.origin != before.origin:
+            sent.pop("Authorization", None)
+            settings = replace(settings, client_certificate=None)
         hosts.append(target.authority)
         arguments.pop("params", None)  # the first URL's; a redirect's target has its own
     raise ResponseError(f"{what}: {hosts[0]} redirects without end; check the endpoint in the profile")
@@ -234,10 +240,8 @@ def _exchange(
     return response
 
 
-def _redirected(
-    url: Url, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
-) -> Url:
-    """The URL that a redirect leads to, without the token if that is another host; raises ResponseError where it may not be followed."""
+def _redirected(url: Url, location: str, method: str, status: int, purpose: RequestPurpose) -> Url:
+    """The URL that a redirect leads to; raises ResponseError where it may not be followed."""
     target, place = url, "what is no URL"
     try:
         target = redirect_target(url, location)
@@ -245,8 +249,8 @@ def _redirected(
         refusal = redirect_refusal(url, target)
     except UrlError as why:
         refusal = str(why)
-    same = url.origin == target.origin
-    if refusal is None and method != "GET" and not (same and status in (307, 308)):
+    is_same = url.origin == target.origin
+    if refusal is None and method != "GET" and not (is_same and status in (307, 308)):
         refusal = "a request with a body is not sent anywhere else"
     if refusal is not None:
         raise ResponseError(
@@ -254,8 +258,6 @@ def _redirected(
             f"check the endpoint in the profile, or ask the provider",
             status=status,
         )
-    if not same:
-        headers.pop("Authorization", None)
     return target
 
 
@@ -303,10 +305,10 @@ def _body_errors(what: str) -> Iterator[None]:
         raise truncated_answer(what, error) from None
 
 
-def unreadable_answer(why: str, text: bytes) -> RetryableError:
-    """The error of an answer with a text in it that is not JSON: damaged on the way, or, the same one again, the server's own."""
+def unreadable_answer(error: ResponseError, text: bytes) -> RetryableError:
+    """The failure of an answer with a text in it that is not JSON: damaged on the way, or, the same one again, the server's own."""
     # A page for people, as of a login, may differ each time.
-    return RetryableError(no_server(why), cause=text if text.lstrip().startswith(b"{") else b"")
+    return RetryableError(error, cause=text if text.lstrip().startswith(b"{") else b"")
 
 
 def truncated_answer(what: str, error: Exception | None = None) -> RetryableError:
@@ -330,6 +332,8 @@ NOT_THERE = "check the names of share, schema and table, and the endpoint in the
 _NOT_SO = (
     "check the options of the load, and the table's features (docs/features.md); ask the provider if both are right"
 )
+#: How nginx, Apache and gateways say that they want a certificate of their clients.
+_NO_CERTIFICATE = re.compile(r"(?i)(?:no required|client) (?:ssl|tls)? ?certificate|ssl certificate error")
 _BUSY = "the server is busy or failing; try again later, and ask the provider if it goes on"
 _FAILS = "the server fails on this request each time; ask the provider, naming the table and what the server says"
 
@@ -379,6 +383,8 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
     kind = error_kind(status)
     if kind is UnavailableError:
         advice = _BUSY
+    elif message and _NO_CERTIFICATE.search(message):
+        advice = "set the options clientCertificate and clientKey, or ask the provider which certificate it takes"
     elif purpose.refused is not None:
         advice = purpose.refused
     else:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options.values import camel_case
-from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES, DeletionVector
+from delta_sharing_spark.scan.plan import DeletionVector
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,6 @@ class TemporaryCredentials:
 _INTEGER = re.compile(r"(-?[0-9]{1,19})(?:\.0+)?")
 #: Fields of an error's body, which a server that fails after it has sent its status can only add to its answer.
 ERROR_FIELDS = ("errorCode", "error_code", "error", "message")
-_KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
 #: What a ``metaData`` line of the delta format says beside the table's own metadata, and the parquet format within it.
 _AROUND = ("numFiles", "size", "version", "location", "auxiliaryLocations", "accessModes")
 
@@ -165,7 +164,7 @@ def parse_protocol(body: Any, table: str) -> tuple[Protocol, str, int | None]:
     tree = outer if inner is None else _object(inner, "deltaProtocol", table)
     reader_version = _integer_of(tree, "minReaderVersion", table)
     if reader_version is None:
-        raise _malformed("its protocol names no minReaderVersion", table)
+        raise malformed("its protocol names no minReaderVersion", table)
     protocol = Protocol(reader_version, _strings(tree, "readerFeatures", table))
     return protocol, "parquet" if inner is None else "delta", _integer_of(outer, "version", table)
 
@@ -177,57 +176,14 @@ def parse_metadata(body: Any, table: str) -> Metadata:
     tree = outer if inner is None else _object(inner, "deltaMetadata", table)
     schema_string = tree.get("schemaString")
     if not isinstance(schema_string, str):
-        raise _malformed("its metadata has no schemaString", table)
+        raise malformed("its metadata has no schemaString", table)
     provider = tree.get("format")
     if provider is not None and not isinstance(_object(provider, "format", table).get("provider"), str | None):
-        raise _malformed("its format names a provider that is not text", table)
+        raise malformed("its format names a provider that is not text", table)
     around = {name: outer[name] for name in _AROUND if outer.get(name) is not None}
     told = _told(Metadata, {**tree, **around}, table)
     told |= {"id": told["id"] or "", "provider": (provider or {}).get("provider") or "parquet"}
     return Metadata(**{**told, "access_modes": tuple(mode.lower() for mode in told["access_modes"])})
-
-
-def parse_parquet_file(kind: str, body: Any, table: str) -> FileRecord:
-    """A ``file``, ``add``, ``cdf`` or ``remove`` line of the parquet format."""
-    tree = _object(body, kind, table)
-    return _file_record("add" if kind == "file" else kind, tree, tree, "url", table)
-
-
-def parse_delta_file(body: Any, table: str) -> FileRecord | None:
-    """A ``file`` line of the delta format: a wrapped ``deltaSingleAction``; None for an action that is no file."""
-    outer = _object(body, "file", table)
-    single = _object(outer.get("deltaSingleAction"), "deltaSingleAction", table)
-    name = sole_name(single, tuple(_KINDS), "a deltaSingleAction", table)
-    if name is None:
-        return None
-    tree = _object(single[name], name, table)
-    record = _file_record(_KINDS[name], tree, outer, "path", table)
-    record.deletion_vector = _vector(
-        tree.get("deletionVector"), record, _text(outer.get("deletionVectorFileId")), table
-    )
-    record.data_change = _changes_data(tree, table)
-    return record
-
-
-def _file_record(kind: str, tree: Mapping[str, Any], outer: Mapping[str, Any], path: str, table: str) -> FileRecord:
-    """What a file's action says (``tree``, with its URL in the field ``path``), and what the line around it says (``outer``)."""
-    url, identity = tree.get(path), outer.get("id")
-    if not isinstance(url, str) or not isinstance(identity, str):
-        raise _malformed(f"the line of a file ({kind}) lacks its {path} or id", table)
-    size = _integer(tree.get("size"), "the size of a file", table, 0, MAX_FILE_BYTES)
-    if size is None:
-        raise _malformed("a file line has no size", table)
-    return FileRecord(
-        kind,
-        identity,
-        url,
-        size,
-        _partition_values(tree, table),
-        _text(tree.get("stats")),
-        _integer(outer.get("expirationTimestamp"), "expirationTimestamp", table),
-        _integer(outer.get("version"), "version", table),
-        _integer(outer.get("timestamp"), "timestamp", table, -MAX_MILLIS, MAX_MILLIS),
-    )
 
 
 def parse_end(body: Any, table: str) -> EndStreamAction:
@@ -237,7 +193,7 @@ def parse_end(body: Any, table: str) -> EndStreamAction:
         tree = {**tree, "errorMessage": words(tree["errorMessage"])}
     for name in ("nextPageToken", "refreshToken"):
         if not isinstance(tree.get(name), str | None):
-            raise _malformed(f"its {name} is not text", table)
+            raise malformed(f"its {name} is not text", table)
     return EndStreamAction(**{name: value or None for name, value in _told(EndStreamAction, tree, table).items()})
 
 
@@ -245,7 +201,7 @@ def sole_name(tree: Mapping[str, Any], names: tuple[str, ...], what: str, table:
     """Which of some fields an object has; None for none of them, and ResponseError for several, of which all but one would be lost."""
     found = [name for name in names if tree.get(name) is not None]
     if len(found) > 1:
-        raise _malformed(f"{what} is {' and '.join(found)} at once", table)
+        raise malformed(f"{what} is {' and '.join(found)} at once", table)
     return found[0] if found else None
 
 
@@ -265,56 +221,9 @@ def _told(kind: Any, tree: Mapping[str, Any], table: str) -> dict[str, Any]:
     return {field: _READERS[of_type](tree, name, table) for field, name, of_type in _names(kind)}
 
 
-def _changes_data(tree: Mapping[str, Any], table: str) -> bool:
-    change = tree.get("dataChange", True)
-    if not isinstance(change, bool):
-        raise _malformed(f"dataChange is {quoted(change)}", table)
-    return change
-
-
-def _vector(tree: Any, record: FileRecord, file_id: str | None, table: str) -> DeletionVector | None:
-    """The deletion vector of a line; its path is a presigned URL unless it is inline."""
-    if tree is None:
-        return None
-    tree = _object(tree, "deletionVector", table)
-    storage, path = tree.get("storageType"), tree.get("pathOrInlineDv")
-    size = _integer(tree.get("sizeInBytes"), "sizeInBytes", table, 0, MAX_VECTOR_BYTES)
-    if not isinstance(storage, str) or not isinstance(path, str) or size is None:
-        raise _malformed("a deletion vector lacks its storageType, pathOrInlineDv or sizeInBytes", table)
-    cardinality = _integer(tree.get("cardinality"), "cardinality", table, 0, MAX_FILE_ROWS)
-    if cardinality is None:
-        raise _malformed("a deletion vector lacks its cardinality", table)
-    offset = _integer(tree.get("offset"), "offset", table, 0, MAX_FILE_BYTES)
-    if storage not in ("i", "p", "u"):
-        raise ResponseError(
-            f"file {record.id} of {table} has a deletion vector of the unknown storage type {storage!r}; "
-            f"upgrade delta-sharing-spark"
-        )
-    # One version may remove a file with one vector and add it with another: both keep their own name.
-    name = file_id or f"{record.id}/{record.kind}/{record.version}"
-    unique_id = f"i{path}" if storage == "i" else f"{name}@{offset}"
-    return DeletionVector(storage, path, offset, size, cardinality, unique_id, file_id)
-
-
-def _partition_values(tree: Mapping[str, Any], table: str) -> Mapping[str, str | None] | None:
-    values = tree.get("partitionValues")
-    if values is None:
-        return None
-    if not isinstance(values, dict) or not all(v is None or isinstance(v, str) for v in values.values()):
-        raise _malformed("a file line has partitionValues that are not strings", table)
-    for name, value in values.items():
-        if not _is_unicode(name) or (value and not _is_unicode(value)):
-            raise _malformed("a file line has partitionValues that are not Unicode", table)
-    return values
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def _object(value: Any, name: str, table: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _malformed(f"its {name!r} is not an object", table)
+        raise malformed(f"its {name!r} is not an object", table)
     return value
 
 
@@ -327,7 +236,7 @@ def _strings(tree: Mapping[str, Any], name: str, table: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise _malformed(f"its {name} is not a list of names", table)
+        raise malformed(f"its {name} is not a list of names", table)
     return tuple(value)
 
 
@@ -336,7 +245,7 @@ def _string_map(tree: Mapping[str, Any], name: str, table: str) -> dict[str, str
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _malformed(f"its {name} is not an object", table)
+        raise malformed(f"its {name} is not an object", table)
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items() if v is not None}
 
 
@@ -347,21 +256,22 @@ def whole_number(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1) -> int | None:
+def integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1) -> int | None:
+    """A whole number within bounds, None for None; raises ResponseError for anything else."""
     if value is None:
         return None
     number = whole_number(value)
     if number is None:
-        raise _malformed(f"{name} is {quoted(value)}, not a whole number", table)
+        raise malformed(f"{name} is {quoted(value)}, not a whole number", table)
     if not least <= number <= most:
         # A number of thousands of digits cannot be written.
         shown = number if abs(number) < 1 << 100 else f"a number of {number.bit_length()} bits"
-        raise _malformed(f"{name} is {shown}, and must be {least} to {most}", table)
+        raise malformed(f"{name} is {shown}, and must be {least} to {most}", table)
     return number
 
 
 def _integer_of(tree: Mapping[str, Any], name: str, table: str) -> int | None:
-    return _integer(tree.get(name), name, table)
+    return integer(tree.get(name), name, table)
 
 
 def _text_at(tree: Mapping[str, Any], name: str, _: str = "") -> str | None:
@@ -388,7 +298,8 @@ def no_server(why: str) -> ResponseError:
     return ResponseError(f"{why}; check that the endpoint is a Delta Sharing server's")
 
 
-def _malformed(why: str, table: str) -> ResponseError:
+def malformed(why: str, table: str) -> ResponseError:
+    """The error of a line that is not as the protocol says."""
     return broken(f"the server's answer for {table} breaks the protocol: {why}")
 
 

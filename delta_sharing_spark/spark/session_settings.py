@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
+from delta_sharing_spark.options import CERTIFICATE, IDENTITY, KEYS, OPTIONS, parse_options
 from delta_sharing_spark.schema.types import Primitive
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 _SENSITIVE = frozenset(
     name.lower() for option in OPTIONS if option.sensitive for name in (option.name, *option.aliases)
 )
-_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group == IDENTITY)
+_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group in (IDENTITY, KEYS, CERTIFICATE))
 #: The environment variable by which whoever runs the driver allows or refuses these options.
 IDENTITY_OPTIONS = "DELTA_SHARING_IDENTITY_OPTIONS"
 #: What the process has warned about: at most the two kinds below.
@@ -221,7 +221,7 @@ def log_inline_secrets(options: Mapping[str, str]) -> None:
 
 
 def refuse_identity_options(options: Mapping[str, str]) -> None:
-    """In a worker on the driver: refuse the options of an identity where a client of Spark Connect wrote them.
+    """In a worker on the driver: refuse the options of an identity, a key or a certificate where a client of Spark Connect wrote them.
 
     Options travel inside the plan. A client could have the server run a command, or show its files and its identity to an
     endpoint of the client's choice. ``DELTA_SHARING_IDENTITY_OPTIONS`` in the server's environment decides otherwise: ``allow``, and

@@ -107,6 +107,14 @@ _CAUSES = (
         "ask the provider to look at the state of the key (KMS)",
     ),
     Cause(
+        re.compile(
+            r"stored using a form of Server Side Encryption|encrypted by a customer-supplied encryption key|"
+            r"(?i:\A(?:BlobUsesCustomerSpecifiedEncryption|resourceIsEncryptedWithCustomerEncryptionKey)\n)"
+        ),
+        "it is encrypted with a key that only its writer has (SSE-C, a customer-provided key)",
+        "ask the provider to store shared tables under keys of the storage itself",
+    ),
+    Cause(
         re.compile(r"not authorized to perform: kms:|Permission denied on Cloud KMS key"),
         "the credential may not use the key that it is encrypted with (KMS)",
         "ask the provider to allow that, or use accessMode=url if the server offers it",

@@ -181,7 +181,9 @@ class Azure(Cloud):
         return {"x-ms-version": _AZURE_VERSION}
 
     def _container_url(self, location: Location) -> str:
-        return f"{(self._endpoint or f'https://{location.blob_host}').rstrip('/')}/{location.container}"
+        return (
+            f"{(self._endpoint or f'https://{location.blob_host}').rstrip('/')}/{quote(location.container, safe='$')}"
+        )
 
 
 class Google(Cloud):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+from urllib.parse import quote, unquote
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 
@@ -26,13 +27,17 @@ SCHEMES: dict[str, Kind] = {
 }
 
 _IS_WINDOWS, _DRIVE = os.name == "nt", re.compile(r"/[A-Za-z]:(/|$)")
+_SLASHES = re.compile("/{2,}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
+#: Workspaces of OneLake have names of their users' choice, or ids.
+_WORKSPACE = re.compile(r"[^\x00-\x1f\x7f-\x9f/\\@:?#]{1,256}")
+_ONELAKE = re.compile(r"\.(?:dfs|blob)\.(?:fabric|pbidedicated)\.")
 _CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 #: Cloudflare R2's accounts, with a jurisdiction where they have one.
 _R2_HOST = re.compile(r"[a-z0-9]{1,63}(?:\.[a-z0-9-]{1,20})?\.r2\.cloudflarestorage\.com")
-#: An account, for accounts in DNS zones the zone (``z12``), the service, and the cloud's domain.
-_HOST = re.compile(r"([a-z0-9][a-z0-9-]{0,62}(?:\.z[0-9]{1,4})?)\.(?:dfs|blob)\.([a-z0-9][a-z0-9.-]*[a-z0-9])")
+#: An account, for accounts in DNS zones the zone (``z12``; of OneLake's private links ``z3f``), the service, and the cloud's domain.
+_HOST = re.compile(r"([a-z0-9][a-z0-9-]{0,62}(?:\.z[0-9a-f]{1,4})?)\.(?:dfs|blob)\.([a-z0-9][a-z0-9.-]*[a-z0-9])")
 
 
 class StoredObject(NamedTuple):
@@ -60,7 +65,7 @@ class Location:
         kind: The kind of credential it takes.
         container: Bucket or container; empty for ``file``.
         host: Azure's account host (``account.dfs.core.windows.net``) or R2's (``account.r2.cloudflarestorage.com``); else empty.
-        key: Without leading or trailing slash.
+        key: Without a slash at its end. A local one has none at its beginning; a cloud's has, where two follow the bucket.
     """
 
     scheme: str
@@ -95,12 +100,21 @@ class Location:
         """Whether ``other`` is this location or lies under it, by whole path segments."""
         if self.realm != other.realm:
             return False
-        return not self.key or other.key == self.key or other.key.startswith(self.key + "/")
+        mine, others = self.folded.key, other.folded.key
+        return not mine or others == mine or others.startswith(mine + "/")
+
+    @property
+    def folded(self) -> Location:
+        """The location without empty segments (``a//b``), which Hadoop's file systems leave out of all they write."""
+        if "//" not in f"/{self.key}":
+            return self
+        return replace(self, key=_SLASHES.sub("/", self.key).strip("/"))
 
     def __str__(self) -> str:
         if self.kind == "local":
             return "file:///" + self.key
-        authority = f"{self.container}@{self.host}" if self.host else self.container
+        container = quote(self.container, safe="$") if self.host else self.container
+        authority = f"{container}@{self.host}" if self.host else self.container
         return f"{self.scheme}://{authority}/{self.key}".rstrip("/")
 
 
@@ -138,12 +152,15 @@ def parse_location(text: str) -> Location:
     if not rest.startswith("//"):
         raise _malformed(text, f"expected {scheme}://...")
     authority, _, key = rest[2:].partition("/")
-    key = key.strip("/")
+    key = key.rstrip("/")
     _refuse_dots(text, key)
     if kind == "azure":
-        container, separator, host = authority.partition("@")
+        container, separator, host = authority.rpartition("@")
         host = host.lower()
-        if not separator or not _CONTAINER.fullmatch(container) or not _HOST.fullmatch(host):
+        is_onelake = _ONELAKE.search(host) is not None
+        container = unquote(container) if is_onelake else container
+        named = _WORKSPACE if is_onelake else _CONTAINER
+        if not separator or not named.fullmatch(container) or container in (".", "..") or not _HOST.fullmatch(host):
             raise _malformed(text, f"expected {scheme}://<container>@<account>.dfs.core.windows.net/<path>")
         return Location(scheme, kind, container, host, key)
     bucket, separator, host = authority.partition("@") if kind == "r2" else (authority, "", "")

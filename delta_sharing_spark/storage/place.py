@@ -163,7 +163,7 @@ class Place:
         return NoSuchFileError(f"{self.name} has no file or directory {below!r}; list its files", file=below)
 
     def _location(self, below: str) -> Location:
-        return replace(self.root, key=f"{self.root.key}/{below}".strip("/")) if below else self.root
+        return replace(self.root, key=f"{self.root.key}/{below}" if self.root.key else below) if below else self.root
 
     def _named(self, below: str) -> str:
         return f"{below} of {self.name}" if below else self.name

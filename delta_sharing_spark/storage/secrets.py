@@ -69,6 +69,12 @@ class AzureSas:
 
     kind: ClassVar[Kind] = "azure"
 
+    @classmethod
+    def of_token(cls, text: str) -> AzureSas:
+        """The signature of a server's ``sasToken``: without what a file or a URL leaves around it, its ``+`` as base64 means it."""
+        query = text.strip().removeprefix("?")
+        return cls("&".join(part.replace("+", "%2B") if part.startswith("sig=") else part for part in query.split("&")))
+
     def check(self) -> None:
         """Raises CredentialError if it is empty or no query string."""
         _check("azureUserDelegationSas.sasToken", self.sas, _SAS)

@@ -389,20 +389,22 @@ def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
     """A hundred thousand URLs of 1.2 KB, kept."""
     import tracemalloc
 
-    from delta_sharing_spark.access.url.signed_urls import UrlPage
-    from delta_sharing_spark.sharing.wire_records import FileRecord
+    from delta_sharing_spark.access.url.file_columns import FileColumns
+    from delta_sharing_spark.access.url.signed_urls import fresh_file
+    from delta_sharing_spark.sharing.wire_lines import blocks_of
 
     token = "IQoJb3JpZ2luX2Vj" * 60
     tracemalloc.start()
-    page = UrlPage()
+    page = FileColumns()
     for number in range(20_000):
         url = f"https://bucket.s3.amazonaws.com/t/part-{number:05}-{hash(number * 7):x}.parquet?X-Amz-Security-Token={token}&X-Amz-Signature={hash(str(number)) & (2**63 - 1):032x}"
-        page.append(FileRecord("add", f"{number:064x}", url, number, {}))
+        for block in blocks_of({"id": f"{number:064x}", "url": url, "size": number}, "file", "t"):
+            page.append(block)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    fresh = page.find(f"{777:064x}")
+    fresh = fresh_file([page], f"{777:064x}")
     assert fresh is not None
     assert fresh.size == 777
-    assert page.find("absent") is None
+    assert fresh_file([page], "absent") is None
     note(f"renewal: {held / 20_000:.0f} bytes kept of each URL of {len(url)} bytes")
     assert held / 20_000 < 400

@@ -45,6 +45,50 @@ def test_char_columns_are_padded_by_spark_as_those_of_its_own_tables(
         assert [row.id for row in frame.where(f"c = '{text}'").collect()] == [1]
 
 
+def test_where_compares_char_columns_as_spark_does(
+    share: Callable[..., str], load: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Spark's own filter is the oracle: of values in both forms, and of some that are longer than their column."""
+    schema = Struct(
+        (
+            Field("id", Primitive("integer")),
+            marked("c", "char(3)"),
+            marked("d", "char(5)"),
+            Field("v", Primitive("string")),
+        )
+    )
+    texts = [None, "", " ", "a", "a ", "a  ", "ab", "abc", "abcd ", "b", "a\t", "é", "日本", "abc~"]
+    rows = [{"id": i, "c": texts[i // 14], "d": texts[i % 14], "v": texts[(i * 5) % 14]} for i in range(196)]
+    path = share(DeltaTableBuilder(tmp_path / "t", schema).append(rows, files=3), access_modes=("url", "dir"))
+    literals = ["", "a", "a ", "ab", "abcd", "abcd  ", "é"]
+    conditions = [f"c {sign} '{text}'" for sign in ("=", "<>", "<", ">=", "<=>") for text in literals]
+    conditions += [f"c {sign} {other}" for sign in ("=", "<", "<=>") for other in ("d", "v")]
+    conditions += [f"v >= c OR '{text}' > d" for text in literals] + [
+        f"c LIKE '{text}%' AND d NOT LIKE '{text}'" for text in literals
+    ]
+    conditions += [
+        "c IN ('a', 'abcd')",
+        "c NOT IN ('a', 'ab', 'abcd  ')",
+        "d IN ('')",
+        "contains(c, 'b ')",
+        "endswith(c, ' ')",
+    ]
+    frame = load(path).selectExpr("id", *(f"({condition}) AS k{i}" for i, condition in enumerate(conditions)))
+    expected = {condition: set() for condition in conditions}
+    for row in frame.collect():
+        for i, condition in enumerate(conditions):
+            if row[f"k{i}"]:
+                expected[condition].add(row["id"])
+    profile, _, name = path.partition("#")
+    table = SharingClient(profile).table(name)
+    for condition in conditions:
+        assert set(table.scan(where=condition).to_arrow()["id"].to_pylist()) == expected[condition], condition
+    for condition in ("c = 'a'", "c = 'abcd'", "c IN ('a', 'abcd')", "d LIKE 'a  %'"):
+        assert {row.id for row in load(path, where=condition).collect()} == expected.get(
+            condition, {r["id"] for r in rows if (r["d"] or "x").ljust(5).startswith("a  ")}
+        )
+
+
 @pytest.mark.connect
 @pytest.mark.parametrize("engine", ["native", "python"])
 def test_collated_columns_are_compared_by_their_collation(

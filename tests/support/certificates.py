@@ -39,3 +39,17 @@ def certificate_of(directory: Path, host: str = "localhost", begins: float = -1,
     )
     written.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + secret)
     return written
+
+
+def pair_of(certificate: Path, password: str | None = None) -> tuple[Path, Path]:
+    """The certificate of a file of both, and its key, encrypted where there is a password, in files of their own beside it."""
+    begin = b"-----BEGIN PRIVATE KEY-----"
+    public, _, secret = certificate.read_bytes().partition(begin)
+    if password is not None:
+        key = serialization.load_pem_private_key(begin + secret, None)
+        encryption = serialization.BestAvailableEncryption(password.encode())
+        encrypted = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    alone, key_file = certificate.with_name("alone.pem"), certificate.with_name("key.pem")
+    alone.write_bytes(public)
+    key_file.write_bytes(begin + secret if password is None else encrypted)
+    return alone, key_file

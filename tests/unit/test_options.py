@@ -197,6 +197,16 @@ REFUSED_IN_BATCH = [
     ({"path": ""}, "'path' is not specified"),
     ({"bearerToken": "t"}, "cannot specify both share credentials options and a profile file path"),
     ({"proxy": "host"}, "option 'proxy' must be a URL"),
+    ({"clientKey": "/k"}, "option 'clientKey' belongs to a client certificate; name its file in 'clientCertificate'"),
+    ({"clientKeyPassword": "p"}, "option 'clientKeyPassword' belongs to a client certificate"),
+    (
+        {"path": "a.b.c", "gateway": "grpc://h:1", "clientCertificate": "/c"},
+        "'clientCertificate' does not go with 'gateway'",
+    ),
+    *(
+        ({name: "(" * (1 << 20) + "("}, f"option '{name}' has 1048577 characters; at most 1048576 are read")
+        for name in ("where", "columns", "timestampAsOf", "path")
+    ),
 ]
 
 
@@ -245,6 +255,7 @@ def test_secrets_are_declared_sensitive() -> None:
         "bearerToken",
         "bearerTokenCommand",
         "clientId",
+        "clientKeyPassword",
         "clientSecret",
         "password",
         "gatewayToken",

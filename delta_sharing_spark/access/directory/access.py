@@ -161,12 +161,14 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
     for session, keys in ((AwsSession, credentials.aws), (R2Session, credentials.r2)):
         if keys is not None:
             kinds[session.named] = session(
-                keys.get("accessKeyId", ""), keys.get("secretAccessKey", ""), keys.get("sessionToken")
+                (keys.get("accessKeyId") or "").strip(),
+                (keys.get("secretAccessKey") or "").strip(),
+                None if keys.get("sessionToken") is None else keys["sessionToken"].strip(),
             )
     if (azure := credentials.azure) is not None:
-        kinds["azureUserDelegationSas"] = AzureSas((azure.get("sasToken") or "").removeprefix("?"))
+        kinds["azureUserDelegationSas"] = AzureSas.of_token(azure.get("sasToken") or "")
     if (gcp := credentials.gcp) is not None:
-        kinds["gcpOauthToken"] = GcpBearer(gcp.get("oauthToken", ""))
+        kinds["gcpOauthToken"] = GcpBearer((gcp.get("oauthToken") or "").strip())
     if requested.kind == "local" and not kinds:
         return NoSecret()
     if len(kinds) != 1:

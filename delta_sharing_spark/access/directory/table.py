@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
@@ -39,12 +36,14 @@ from delta_sharing_spark.access.directory.access import (
     SharingIssuer,
     StorageToken,
     paths_of,
+    storage_for,
     token_covering,
 )
+from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
-from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
     Head,
     Snapshot,
@@ -68,15 +67,15 @@ from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, cut_bins
-from delta_sharing_spark.schema.arrow_bridge import bools, integers, scalar
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.objects import ObjectSource, Storage
 from delta_sharing_spark.storage.secrets import StorageSettings
 
 _T = TypeVar("_T")
@@ -125,6 +124,10 @@ def open_directory(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
             f"use accessMode=url if the server offers it"
         )
+    if root.folded != root:
+        asker = issuer or SharingIssuer(profile, _bounded(transport, seconds, seconds, seconds), table, root)
+        storage = storage_for(TOKENS.get(asker, root), _bounded(settings, seconds, seconds, seconds))
+        root = _as_written(storage, root, head.version, name)
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
     # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
     quick_issuer: Issuer = issuer or SharingIssuer(
@@ -195,6 +198,21 @@ def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Loc
     }
     others.pop((root.realm, root.key), None)
     return root, tuple(others.values())
+
+
+def _as_written(storage: Storage, root: Location, version: int | None, table: str) -> Location:
+    """Where the log of a table lies whose location has empty segments (``s3://bucket//table``).
+
+    Storages keep them in keys; Hadoop's file systems leave them out of all that they write, and the provider knows no other name.
+    """
+
+    def has_log(one: Location) -> bool:
+        try:
+            return bool(storage.list_page(parse_location(f"{one}/{LOG_DIR}"), None, what=f"the log of {table}")[0])
+        except PermissionError:  # the credential may not list
+            return version is not None and storage.reads(parse_location(f"{one}/{in_log(commit_name(version))}"))
+
+    return next((one for one in (root, root.folded) if has_log(one)), root)
 
 
 def _together(
@@ -330,11 +348,11 @@ class DirectoryTable(OpenTable):
                 self.check(kept)
                 batches.append(kept.without_stats())
             if scan.rows_needed is not None and rows is not None:
-                here = TaskColumns([kept]).live_rows()
+                here = FileBatches([kept]).live_rows()
                 rows = None if here is None else rows + here
                 if rows is not None and rows >= scan.rows_needed:
                     break
-        tasks = TaskColumns(batches)
+        tasks = FileBatches(batches)
         return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
@@ -397,7 +415,8 @@ class DirectoryTable(OpenTable):
         executors: Issuer | None = issuer if carry else None
         if isinstance(issuer, SharingIssuer):
             profile = carried_profile(issuer.profile, negotiated.settings, carry)
-            executors = None if profile is None else replace(issuer, profile=profile)
+            settings = carried_settings(issuer.settings, carry)
+            executors = None if profile is None else replace(issuer, profile=profile, settings=settings)
         return replace(self.driver, tokens=tokens, samples=tuple(samples), issuer=executors, settings=self._settings)
 
     def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
@@ -463,81 +482,3 @@ def _first_version(options: ReadOptions) -> int | None:
     if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
         return 0
     return options.starting_version if isinstance(options.starting_version, int) else None
-
-
-class TaskColumns(Sequence[FileTask]):
-    """The tasks of a snapshot's files (``contract.PlannedFiles``), built when they are asked for."""
-
-    def __init__(self, batches: Sequence[AddBatch]) -> None:
-        self._batches = list(batches)
-        self._starts = [0]
-        for batch in self._batches:
-            self._starts.append(self._starts[-1] + batch.num_rows)
-
-    @property
-    def total_bytes(self) -> int:
-        return int(self._sizes().sum())
-
-    def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
-        """Splits over the files in their order, as ``scan.plan.pack`` cuts them."""
-        return [LazySlices(self, bin_) for bin_ in cut_bins(self._sizes(), max_bytes)]
-
-    def _sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each file."""
-        sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
-        return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
-
-    def live_rows(self) -> int | None:
-        total = 0
-        for batch in self._batches:
-            rows = batch.num_records()
-            if rows.null_count:
-                return None
-            total += pc.sum(rows).as_py() or 0
-            if batch.vectors is not None:
-                total -= pc.sum(pc.struct_field(batch.vectors, "cardinality")).as_py() or 0
-        return total
-
-    def part(self, first: int, last: int) -> Iterator[FileTask]:
-        """The tasks ``first`` to ``last``, the latter excluded."""
-        part = bisect.bisect_right(self._starts, first) - 1
-        while first < last:
-            start = self._starts[part]
-            stop = min(last, self._starts[part + 1])
-            yield from self._batches[part].slice(first - start, stop - first).tasks()
-            first, part = stop, part + 1
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __iter__(self) -> Iterator[FileTask]:
-        return self.part(0, len(self))
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return list(self)[index]
-        position = range(len(self))[index]
-        return next(self.part(position, position + 1))
-
-
-class LazySlices(Sequence[FileSlice]):
-    """The slices of one split. Pickled, they are a plain tuple: what a task gets has no columns behind it."""
-
-    def __init__(self, tasks: TaskColumns, bin_: Bin) -> None:
-        self._tasks = tasks
-        self._bin = bin_
-
-    def __iter__(self) -> Iterator[FileSlice]:
-        pieces = self._bin
-        tasks = self._tasks.part(pieces.first, pieces.last)
-        for task, (start, end) in zip(tasks, pieces.ranges(), strict=True):
-            yield FileSlice(task, start, end)
-
-    def __len__(self) -> int:
-        return self._bin.last - self._bin.first
-
-    def __getitem__(self, index: Any) -> Any:
-        return tuple(self)[index]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (list(self),)

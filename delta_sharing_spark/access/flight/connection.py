@@ -17,13 +17,16 @@ import pyarrow.flight as flight
 
 from delta_sharing_spark.access.flight.messages import from_status, wrap
 from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError
+from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.urls import UrlError, parse_url, url_or_none
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
+from delta_sharing_spark.storage.text_files import decoded
 
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
 RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"
@@ -224,16 +227,35 @@ def _endpoint(endpoint: Any, uri: str) -> Endpoint:
 
 
 def _locations(endpoint: Any, uri: str) -> tuple[str, ...]:
-    """Where else an endpoint's rows are; they get the gateway's token, so that they have to be encrypted where it is."""
-    locations = [location.uri.decode() for location in endpoint.locations]
-    others = [location for location in locations if not location.startswith("arrow-flight-reuse-connection:")]
-    for other in others:
-        if uri.lower().startswith("grpc+tls:") and not other.lower().startswith("grpc+tls:"):
-            raise ResponseError(
-                f"the Flight gateway {uri} names {other[:200]} to read from, without the TLS that it has itself; "
-                f"ask its operator to advertise grpc+tls:// addresses"
-            )
-    return tuple(others)
+    """Where else an endpoint's rows are. They get the gateway's token: so they are encrypted where it is, and not of this machine
+    unless it is."""
+    named = [location.uri.decode("utf-8", "replace") for location in endpoint.locations]
+    others = [text for text in named if text != uri and not text.startswith("arrow-flight-reuse-connection:")]
+    return tuple(_location(other, uri) for other in others)
+
+
+def _location(text: str, uri: str) -> str:
+    """A location of a gateway's answer, written anew from its parts; raises ResponseError where it may not have the token."""
+    gateway = url_or_none(uri)  # None for a socket of this machine
+    try:
+        location = parse_url(text)
+    except UrlError as why:
+        raise _no_location(uri, f"what is no address: {why}", "advertise grpc+tls://host:port") from None
+    if location.scheme not in ("grpc", "grpc+tcp", "grpc+tls") or not location.port:
+        raise _no_location(uri, f"what is no address: {location.root}", "advertise grpc+tls://host:port")
+    if gateway is not None and gateway.scheme == "grpc+tls" != location.scheme:
+        unsafe = f"{location.root} to read from, without the TLS that it has itself"
+        raise _no_location(uri, unsafe, "advertise grpc+tls:// addresses")
+    is_here = gateway is None or is_loopback(gateway.host) or is_local_address(gateway.host)
+    if not is_here and (is_loopback(location.host) or is_local_address(location.host)):
+        raise _no_location(
+            uri, f"{location.root} to read from, which is this machine or its network", "advertise its own"
+        )
+    return location.root
+
+
+def _no_location(uri: str, named: str, advice: str) -> ResponseError:
+    return ResponseError(f"the Flight gateway {uri} names {named}; ask its operator to {advice}")
 
 
 def _object(data: bytes, uri: str) -> Mapping[str, Any]:
@@ -281,7 +303,7 @@ def _text(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        return decoded(Path(path).expanduser().read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(
             f"the file {path} of a Flight gateway's options cannot be read ({type(error).__name__}); check its path and rights"

@@ -20,7 +20,6 @@ import pyarrow as pa
 from delta_sharing_spark.access.asking import REFUSALS, iso
 from delta_sharing_spark.access.contract import (
     AsOf,
-    FileList,
     FileListing,
     FilePruner,
     NegotiatedTable,
@@ -42,6 +41,7 @@ from delta_sharing_spark.access.flight.connection import (
     gateway_address,
 )
 from delta_sharing_spark.access.moved_tables import as_loaded
+from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from delta_sharing_spark.access.contract import (
-    FileList,
     FilePruner,
     OpenTable,
     ResolvedScan,
@@ -19,6 +18,7 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
+from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, TableError, VersionError
 from delta_sharing_spark.network.hosts import is_on_loopback

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.url.signed_urls import FreshFile, UrlPage, earliest, renew_at, url_end
+from delta_sharing_spark.access.url.file_columns import FileColumns
+from delta_sharing_spark.access.url.signed_urls import FreshFile, earliest, fresh_file, renew_at, url_end
 from delta_sharing_spark.errors import (
     CredentialError,
     DeltaSharingError,
@@ -111,7 +112,7 @@ class _Load(AskedByOne):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pages: list[UrlPage] = []
+        self.pages: list[FileColumns] = []
         self.since = 0.0
         self.earliest: float | None = None
         self.token: str | None = None
@@ -121,10 +122,7 @@ class _Load(AskedByOne):
 
     def find(self, file_id: str) -> FreshFile | None:
         """A file of the last answer."""
-        files = [file for page in self.pages if (file := page.find(file_id)) is not None]
-        if len(files) < 2:
-            return files[0] if files else None
-        return replace(files[-1], vectors=tuple(v for file in files for v in file.vectors))
+        return fresh_file(self.pages, file_id)
 
     @property
     def nbytes(self) -> int:
@@ -261,10 +259,10 @@ def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery)
     rest = SharingRest(context.profile, context.settings)
 
     if isinstance(query, ChangesQuery):
-        return rest.changes(context.table, query, formats=context.formats, sink=UrlPage)
+        return rest.changes(context.table, query, formats=context.formats, sink=FileColumns)
     for way, asking in _renewal_queries(context, load, query):
         try:
-            response = rest.query(context.table, asking, formats=context.formats, sink=UrlPage)
+            response = rest.query(context.table, asking, formats=context.formats, sink=FileColumns)
         except (RequestRefusedError, ForbiddenError, NotFoundError) as refusal:
             if way == "query":
                 raise

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
+from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
@@ -16,7 +22,14 @@ from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
 from delta_sharing_spark.schema.features import MAPPING_MODE
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
 from delta_sharing_spark.sharing.query import QueryResponse
+from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead, broken
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.file_skipping import PartitionKey
+
+#: Rows of a file whose statistics do not tell them.
+_UNKNOWN = -1
 
 
 def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
@@ -35,46 +48,123 @@ def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
 
 
 class SnapshotFiles:
-    """Takes in a snapshot's records as they arrive, and keeps the tasks of the files that are left.
+    """Takes in a snapshot's files as they arrive, and keeps those that are not skipped, in columns (``planned_files.FileBatch``).
 
     Args:
-        pruner: Skips files; None keeps all, with their statistics if ``keep_stats``.
-        keep_stats: Whether the tasks carry their statistics.
+        pruner: Skips files.
+        rows_needed: So many rows are enough, whichever they are; None for all.
 
     Attributes:
-        tasks: Of the files that are left.
-        times: When each file was added, in milliseconds since the epoch, where the server tells.
-        skipped: How many files are not left, by the pruner's reason.
+        listed: How many files came.
+        skipped: How many of them were skipped, by the pruner's reason.
     """
 
-    __slots__ = ("_keep_stats", "_pruner", "_table", "skipped", "tasks", "times")
+    __slots__ = (
+        "_columns",
+        "_counted",
+        "_hashes",
+        "_keys",
+        "_live",
+        "_needed",
+        "_numbers",
+        "_partitions",
+        "_pruner",
+        "_rows",
+        "_table",
+        "_values",
+        "listed",
+        "skipped",
+    )
 
-    def __init__(self, table: str, pruner: FilePruner | None = None, *, keep_stats: bool = False) -> None:
-        self._table, self._pruner, self._keep_stats = table, pruner, keep_stats
-        self.times: dict[str, int | None] = {}
-        self.tasks: list[FileTask] = []
+    def __init__(self, table: str, pruner: FilePruner, rows_needed: int | None = None) -> None:
+        self._table, self._pruner, self._needed = table, pruner, rows_needed
+        self._counted = 0
+        self._columns = FileColumns()
+        self._rows, self._live, self._hashes, self._partitions = array("q"), array("q"), array("q"), array("i")
+        #: Partition values, and what files are skipped by of them, by their number; and the numbers by the values.
+        self._values: list[Mapping[str, str | None] | None] = []
+        self._keys: list[PartitionKey] = []
+        self._numbers: dict[object, int] = {}
+        self.listed = 0
         self.skipped: Counter[SkipReason] = Counter()
 
-    def append(self, record: FileRecord) -> None:
-        """Take in one record; raises ResponseError where it came before, or is not a data file's."""
-        if record.kind != "add":
-            raise broken(f"the server listed a {record.kind!r} line in a snapshot of {self._table}")
-        if record.id in self.times:
-            raise broken(f"the server listed file {record.id} of {self._table} twice")
-        self.times[record.id] = record.timestamp
-        reason = SkipReason.KEEP if self._pruner is None else self._pruner.reason(record.partition_values, record.stats)
-        if reason:
-            self.skipped[reason] += 1
-        else:
-            self.tasks.append(task_of(record, keep_stats=self._keep_stats))
+    def append(self, block: FileBlock) -> None:
+        """Take in some files; raises ResponseError where they are not data files'."""
+        if block.kind != "add":
+            raise broken(f"the server listed a {block.kind!r} line in a snapshot of {self._table}")
+        self.listed += len(block)
+        self._hashes.extend(map(hash, block.ids))
+        numbers = [self._number(values) for values in block.partition_values]
+        reasons = self._pruner.reasons([self._keys[number] for number in numbers], block.stats)
+        if reasons is not None:
+            kept = np.flatnonzero(reasons == SkipReason.KEEP).tolist()
+            if len(kept) < len(block):
+                for reason in SkipReason:
+                    self.skipped[reason] += int(np.count_nonzero(reasons == reason)) if reason else 0
+                block, numbers = block.take(kept), [numbers[place] for place in kept]
+        self._columns.append(block)
+        self._partitions.extend(numbers)
+        rows = [_UNKNOWN if count is None else count for count in map(rows_in_stats, block.stats)]
+        self._rows.extend(rows)
+        if block.vectors:
+            for place, vector in block.vectors.items():
+                rows[place] = max(_UNKNOWN, rows[place] - vector.cardinality)
+        self._live.extend(rows)
+        self._counted += sum(count for count in rows if count > 0)
 
-    def extend(self, page: SnapshotFiles) -> None:
-        """Take in what another page has; raises ResponseError where a file is in both."""
-        for repeated in self.times.keys() & page.times.keys():
-            raise broken(f"the server listed file {repeated} of {self._table} twice")
-        self.times.update(page.times)
-        self.tasks += page.tasks
-        self.skipped += page.skipped
+    @property
+    def is_full(self) -> bool:
+        """Whether the statistics of the files that came tell of as many rows as are needed."""
+        return self._needed is not None and self._counted >= self._needed
+
+    def _number(self, values: Mapping[str, str | None] | None) -> int:
+        key = None if values is None else tuple(values.items())
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._values)
+            self._values.append(values)
+            self._keys.append(self._pruner.partition_key(values))
+        return number
+
+    @property
+    def hashes(self) -> npt.NDArray[np.int64]:
+        """A hash of the id of each file that came, also of those that were skipped."""
+        return np.array(self._hashes, np.int64)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._columns)
+
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        return self._columns.sizes
+
+    def file_rows(self) -> npt.NDArray[np.int64]:
+        return np.array(self._live, np.int64)
+
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
+        return np.array(self._partitions, np.int64), self._values
+
+    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
+        for place, row in enumerate(self._columns.rows(first, last), first):
+            yield FileTask(
+                id=row.id,
+                location=row.url,
+                size=row.size,
+                partition_values=self._values[self._partitions[place]],
+                rows=None if self._rows[place] == _UNKNOWN else self._rows[place],
+                deletion_vector=row.vector,
+                expires_at=row.expires / 1000 if row.expires else None,
+            )
+
+
+def check_each_once(pages: Sequence[SnapshotFiles], table: str) -> None:
+    """Raises ResponseError where a file is listed more than once, on one page or on several."""
+    hashes = np.sort(np.concatenate([page.hashes for page in pages] or [np.zeros(0, np.int64)]))
+    repeated = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if repeated:
+        tasks = (task for page in pages for task in page.tasks_between(0, page.num_rows))
+        names = (f"file {task.id}" for task in tasks if hash(task.id) in repeated)
+        raise broken(f"the server listed {next(names, 'a file that the query leaves out')} of {table} twice")
 
 
 def files_by_version(

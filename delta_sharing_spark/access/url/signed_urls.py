@@ -1,29 +1,21 @@
-"""Knows when presigned URLs end, and keeps those of one answer, compressed: a hundred thousand must not become Python objects in a task."""
+"""Knows when presigned URLs end, and finds a file's fresh URL in an answer."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
-import zlib
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import numpy as np
-
+from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.instants import due_before, parse_instant
-from delta_sharing_spark.sharing.wire_records import FileRecord
-
-#: Entries compressed together. URLs of one answer differ in little but path and signature.
-_BLOCK = 256
 
 
 class FreshVector(NamedTuple):
@@ -66,63 +58,18 @@ class FreshFile:
         return self.url if planned is None else vector.url or None if vector else None
 
 
-class UrlPage:
-    """The file records of one page of an answer, appended as to a list and found again by id."""
-
-    def __init__(self) -> None:
-        self._keys = array("q")
-        self._blocks: list[bytes] = []
-        self._pending: list[str] = []
-        self.nbytes = 0
-
-    def append(self, record: FileRecord) -> None:
-        """Take in a record; its statistics and partition values are let go."""
-        vector = record.deletion_vector
-        described = None
-        if vector is not None:
-            url = "" if vector.storage == "i" else vector.path
-            described = (vector.unique_id, vector.offset, vector.size, vector.cardinality, url)
-        ends = record.expiration_timestamp / 1000 if record.expiration_timestamp else None
-        self._keys.append(hash(record.id))
-        self._pending.append(json.dumps([record.id, record.size, record.url, ends, described]))
-        if len(self._pending) == _BLOCK:
-            block = zlib.compress("\n".join(self._pending).encode(), 1)
-            self._blocks.append(block)
-            self._pending.clear()
-            self.nbytes += len(block) + 8 * _BLOCK
-
-    def find(self, file_id: str) -> FreshFile | None:
-        """The file of an id; None if no record names it."""
-        places = np.flatnonzero(np.frombuffer(self._keys, dtype=np.int64) == hash(file_id)) if self._keys else ()
-        file: FreshFile | None = None
-        for place in places:
-            block, row = divmod(int(place), _BLOCK)
-            entry = json.loads(self._rows(block)[row])
-            if entry[0] != file_id:
-                continue
-            vectors = file.vectors if file else ()
-            if entry[4] is not None:
-                vectors += (FreshVector(*entry[4]),)
-            file = FreshFile(file_id, entry[1], entry[2], entry[3], vectors)
-        return file
-
-    def holds(self, file_ids: set[str]) -> set[str]:
-        """Which of these ids are (in all likelihood) among the records."""
-        keys = set(self._keys) if len(file_ids) * 50 > len(self._keys) else None
-        if keys is not None:
-            return {file_id for file_id in file_ids if hash(file_id) in keys}
-        return {file_id for file_id in file_ids if self.find(file_id) is not None}
-
-    def _rows(self, block: int) -> list[str]:
-        if block == len(self._blocks):
-            return self._pending
-        return zlib.decompress(self._blocks[block]).decode().split("\n")
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[FileRecord]:
-        raise TypeError("the records of a compact page are found by id")
+def fresh_file(pages: Iterable[FileColumns], file_id: str) -> FreshFile | None:
+    """The file of an id in the pages of an answer, all its records together; None if no record names it."""
+    rows = [row for page in pages for row in page.find(file_id)]
+    if not rows:
+        return None
+    last = rows[-1]
+    vectors = tuple(
+        FreshVector(v.unique_id, v.offset, v.size, v.cardinality, "" if v.storage == "i" else v.path)
+        for row in rows
+        if (v := row.vector) is not None
+    )
+    return FreshFile(file_id, last.size, last.url, None if not last.expires else last.expires / 1000, vectors)
 
 
 #: A URL is renewed so much earlier than ``due_before`` says, by a share that differs from process to process: they do not all ask at one moment.

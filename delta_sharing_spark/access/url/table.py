@@ -23,7 +23,6 @@ from delta_sharing_spark.access.asking import (
 )
 from delta_sharing_spark.access.contract import (
     AsOf,
-    FileList,
     FileListing,
     FilePruner,
     NegotiatedTable,
@@ -40,14 +39,17 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
 )
 from delta_sharing_spark.access.moved_tables import as_loaded
+from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
+    check_each_once,
     check_parquet,
     features_beyond_parquet,
     files_by_version,
     shape_of_head,
     shapes_of,
+    task_of,
     with_shapes,
 )
 from delta_sharing_spark.errors import (
@@ -60,11 +62,11 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
 
 #: The hash that streams ask for file ids under, so that these do not depend on the response format.
 ID_HASH = "delta"
@@ -127,8 +129,11 @@ class UrlTable(OpenTable):
         if limit is None or scan.predicate is not None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
-        rows = listing.files.live_rows()
-        return listing if rows is not None and rows >= limit else self._snapshot(scan, pruner, None)
+        return (
+            listing
+            if isinstance(listing.files, FileBatches) and listing.files.least_rows() >= limit
+            else self._snapshot(scan, pruner, None)
+        )
 
     def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
         options, table = scan.options, str(self._table)
@@ -144,7 +149,7 @@ class UrlTable(OpenTable):
         )
 
         def sink() -> SnapshotFiles:
-            return SnapshotFiles(table, pruner)
+            return SnapshotFiles(table, pruner, limit_hint)
 
         try:
             # A version that was the newest when it was described has the format of then.
@@ -165,15 +170,19 @@ class UrlTable(OpenTable):
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
-        files = sink()
+        pages: list[SnapshotFiles] = []
         for page in response.pages():
-            files.extend(page)
-        for reason, count in files.skipped.items():
-            pruner.count(reason, count)
-        listed = len(files.times)
+            pages.append(page)
+            if limit_hint is not None and FileBatches(pages).least_rows() >= limit_hint:
+                break
+        check_each_once(pages, table)
+        for page in pages:
+            for reason, count in page.skipped.items():
+                pruner.count(reason, count)
+        listed = sum(page.listed for page in pages)
         hints = _shown_hints(query) if response.fallback is None else {}
         return FileListing(
-            FileList(files.tasks), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+            FileBatches(pages), self._access(scan, response, listed), head.version, listed, hints, response.fallback
         )
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
@@ -289,12 +298,15 @@ class UrlTable(OpenTable):
                 f"the files of version {version} were asked for, and the server answers with those of {head.version}; "
                 f"ask the provider to share the table's history"
             )
-        snapshot = SnapshotFiles(table, keep_stats=scan.prune is not None)
+        by_id: dict[str, FileRecord] = {}
         for record in response.records():
-            snapshot.append(record)
-        tasks = snapshot.tasks
+            if record.kind != "add":
+                raise broken(f"the server listed a {record.kind!r} line in a snapshot of {table}")
+            if by_id.setdefault(record.id, record) is not record:
+                raise broken(f"the server listed file {record.id} of {table} twice")
+        tasks = [task_of(record, keep_stats=scan.prune is not None) for record in by_id.values()]
         if options.read_change_feed:
-            tasks = [as_insert(task, version, snapshot.times[task.id]) for task in tasks]
+            tasks = [as_insert(task, version, by_id[task.id].timestamp) for task in tasks]
         files = VersionFiles(version, tasks, shape=shape_of_head(head, table, is_newest=False))
         return self._listing(scan, response, [files])
 
@@ -459,7 +471,7 @@ class UrlTable(OpenTable):
                 table=self._table,
                 table_id=head.metadata.id,
                 profile=profile,
-                settings=negotiated.settings,
+                settings=carried_settings(negotiated.settings, negotiated.options.carry_profile),
                 query=query,
                 formats=(head.response_format,),
                 refresh_token=response.refresh_token,

@@ -13,7 +13,6 @@ import pytest
 from delta_sharing_spark.access.contract import (
     AsOf,
     Decision,
-    FileList,
     FileListing,
     FilePruner,
     OpenTable,
@@ -27,6 +26,7 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
+from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError

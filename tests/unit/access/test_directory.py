@@ -88,6 +88,18 @@ def test_the_same_rows_with_and_without_listing(
     assert len(issuer.asked) == 1, "one credential for the one location"
 
 
+@pytest.mark.parametrize("listing", [True, False], ids=["listing", "get-only"])
+@pytest.mark.parametrize("key", ["bucket//table", "bucket/table", "bucket///table"])
+def test_a_location_with_an_empty_segment_is_read_where_its_log_is(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, key: str, listing: bool
+) -> None:
+    """Storages keep two slashes in a row in keys, and Hadoop leaves them out of what it writes."""
+    server.files, server.listing = upload(table.path, key), listing
+    named = "s3://" + ("bucket//table" if key == "bucket/table" else key)
+    opened_table = opened(head_of(table, location=named), endpoint=server.url, issuer=issuer)
+    assert _ids(rows(opened_table)) == EXPECTED
+
+
 def test_local_files(table: DeltaTableBuilder) -> None:
     assert _ids(rows(opened(head_of(table, table.path.as_uri()), issuer=CountingIssuer()))) == EXPECTED
 

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.storage.locations import parse_location
 
+ONELAKE = "onelake.dfs.fabric.microsoft.com"
+#: A workspace's own host, by its id and the id's first two digits (OneLake's private links).
+PRIVATE = "3fa85f6457174562b3fc2c963f66afa6.z3f.dfs.fabric.microsoft.com"
+
 
 @pytest.mark.parametrize(
     ("text", "kind", "path", "shown"),
@@ -21,6 +25,19 @@ from delta_sharing_spark.storage.locations import parse_location
         ("wasb://cont@acct.blob.core.windows.net/a", "azure", "cont/a", "wasb://cont@acct.blob.core.windows.net/a"),
         ("abfss://c@acct.z12.dfs.storage.azure.net/a", "azure", "c/a", "abfss://c@acct.z12.dfs.storage.azure.net/a"),
         ("abfs://cont@Acct.dfs.core.windows.net/a", "azure", "cont/a", "abfs://cont@acct.dfs.core.windows.net/a"),
+        ("s3://b//b", "aws", "b//b", "s3://b//b"),
+        ("s3://b///a//b//", "aws", "b///a//b", "s3://b///a//b"),
+        ("gs://b//", "gcp", "b", "gs://b"),
+        (
+            f"abfss://My_Space@{ONELAKE}/L.Lakehouse",
+            "azure",
+            "My_Space/L.Lakehouse",
+            f"abfss://My_Space@{ONELAKE}/L.Lakehouse",
+        ),
+        (f"abfss://Ä b&c@{ONELAKE}/x", "azure", "Ä b&c/x", f"abfss://%C3%84%20b%26c@{ONELAKE}/x"),
+        (f"abfss://Ä%20b@{ONELAKE}/x%20y", "azure", "Ä b/x%20y", f"abfss://%C3%84%20b@{ONELAKE}/x%20y"),
+        (f"abfss://w@westus-{ONELAKE}/x", "azure", "w/x", f"abfss://w@westus-{ONELAKE}/x"),
+        (f"abfss://w@{PRIVATE}/x", "azure", "w/x", f"abfss://w@{PRIVATE}/x"),
         ("gs://bucket/a#b?c", "gcp", "bucket/a#b?c", "gs://bucket/a#b?c"),
         ("file:/tmp/t", "local", "/tmp/t", "file:///tmp/t"),
         ("file:///tmp/t/", "local", "/tmp/t", "file:///tmp/t"),
@@ -54,6 +71,12 @@ def test_unsupported_schemes_point_to_url_mode(text: str) -> None:
         "abfss://cont@acct.dfs.core.windows.net;AccountKey=x/a",
         "abfss://cont@acct.dfs.core.windows.net@evil.com/a",
         "gs://b ucket/a",
+        "abfss://My_Space@acct.dfs.core.windows.net/a",
+        f"abfss://a%2Fb@{ONELAKE}/a",
+        f"abfss://..@{ONELAKE}/a",
+        f"abfss://a%0Ab@{ONELAKE}/a",
+        f"abfss://@{ONELAKE}/a",
+        "abfss://w@3fa85f64.zxy.dfs.fabric.microsoft.com/a",
         "abfss://c@a.b.dfs.core.windows.net/t",
     ],
 )
@@ -72,6 +95,10 @@ def test_malformed_locations_are_refused(text: str) -> None:
         ("s3://b/table/x", "s3://b/table", False),
         ("s3://b", "s3://b/anything", True),
         ("s3://b/t", "gs://b/t", False),
+        ("s3://b//t", "s3://b/t/x", True),
+        ("s3://b/t", "s3://b//t/x", True),
+        ("s3://b/a//t", "s3://b/a/t2", False),
+        (f"abfss://My_Work space@{ONELAKE}/t", f"abfss://My_Work%20space@{ONELAKE}/t/x", True),
         ("s3://b/t", "s3://c/t", False),
         ("abfss://c@a.dfs.core.windows.net/t", "wasbs://c@a.blob.core.windows.net/t/x", True),
         ("abfss://c@a.z1.dfs.storage.azure.net/t", "wasb://c@a.z1.blob.storage.azure.net/t/x", True),

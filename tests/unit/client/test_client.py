@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import delta_sharing_spark
@@ -31,6 +32,7 @@ from delta_sharing_spark.errors import (
     SchemaError,
 )
 from delta_sharing_spark.options.values import quoted_column
+from delta_sharing_spark.scan import row_group_reader
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
@@ -126,6 +128,30 @@ def test_a_count_from_metadata_reads_no_data(server: SharingServer, table: Share
     assert table.scan(limit=20).count() == 20
     assert server.count("data") == 0
     assert Scan(table, {"Columns": "day,n", "where": "n >= 95"}).count() == 5, "names of options are free of case"
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_count_decodes_no_value(tmp_path: Path, mode: str, vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footers tell the number, and vectors what is left: a dictionary's long value for many rows would be written out for each."""
+    rows, schema = 50_000, pa.schema({"text": pa.string()})
+    table = DeltaTableBuilder(tmp_path / "t", schema, (), {"delta.enableDeletionVectors": "true"})
+    table.append([{"text": None}] * rows)
+    if vectors:
+        table.delete(lambda batch: pa.array([row == 7 for row in range(batch.num_rows)]), deletion_vectors=True)
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * (1 << 20)])
+    pq.write_table(pa.table({"text": values}), file, compression="zstd")
+    for commit in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for add in (action["add"] for action in actions if "add" in action):
+            add["size"] = file.stat().st_size
+            del add["stats"]
+        commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    monkeypatch.setattr(row_group_reader, "_batches", lambda *_: pytest.fail("a row group was decoded"))
+    with SharingServer() as server:
+        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+        assert SharingClient(server.profile(), accessMode=mode).table("sh.sc.t").count() == 50_000 - vectors
 
 
 def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuilder) -> None:

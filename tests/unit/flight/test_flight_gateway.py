@@ -254,6 +254,7 @@ def test_cancelling_ends_reads_and_refuses_tickets(server: SharingServer, tmp_pa
         (b"{}", pa.ArrowInvalid, "names no table"),
         (b"not json", pa.ArrowInvalid, "is not JSON"),
         (b'{"table": "sh.sc.t", "where": "id > 5", "where": "id < 9"}', pa.ArrowInvalid, "has the field 'where' twice"),
+        (b'{"where": 1' + b', "where": 1' * 20_000 + b"}", pa.ArrowInvalid, "has the field 'where' twice"),
         (b'{"table": "sh.sc.t", "colums": []}', pa.ArrowInvalid, "unknown field 'colums'"),
         (b'{"table": "sh.sc.t", "options": {"bearerToken": "x"}}', pa.ArrowInvalid, "unknown field 'bearerToken'"),
         (b'{"table": "sh.sc.t", "where": "nope = 1"}', pa.ArrowInvalid, "no column 'nope'"),

@@ -18,10 +18,10 @@ import pyarrow.flight as flight
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.access.contract import FileList
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
 from delta_sharing_spark.access.flight.table import FlightAccess, _task
 from delta_sharing_spark.access.plan import spec_of, splits_of
+from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,
@@ -262,9 +262,25 @@ def test_another_try_may_have_other_columns(behind: SharingClient) -> None:
     assert rows["id"].to_pylist() == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("location", ["grpc+tcp://127.0.0.1:1", "grpc+tls://127.0.0.1:1"])
-def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
-    location: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("gateway", "location", "words"),
+    [
+        ("grpc+tls://127.0.0.1:9", "grpc+tcp://127.0.0.1:1", "without the TLS"),
+        ("grpc+tls://127.0.0.1:9", "grpc+tls://127.0.0.1:1", None),
+        ("grpc+tls://g.example:9", "grpc+tls://H.example:1", None),
+        ("grpc+tcp://g.example:9", "grpc+tcp://10.0.0.7:1", None),
+        ("grpc+tls://g.example:9", "grpc+tls://127.0.0.1:1", "is this machine or its network"),
+        ("grpc+tls://g.example:9", "grpc+tls://[64:ff9b::a9fe:a9fe]:1", "is this machine or its network"),
+        ("grpc+tls://g.example:9", "grpc+tls://localhost:1", "is this machine or its network"),
+        ("grpc+tls://g.example:9", "grpc+tls://user@h.example:1", "what is no address: it names a user"),
+        ("grpc+tls://g.example:9", "grpc+tls://2130706433:1", "what is no address: its host is a number"),
+        ("grpc+tls://g.example:9", "grpc+unix:///run/other.sock", "what is no address"),
+        ("grpc+tls://g.example:9", "https://h.example:1", "what is no address"),
+        ("grpc+tls://g.example:9", "grpc+tls://h.example", "what is no address"),
+    ],
+)
+def test_a_gateway_hands_its_callers_token_to_none_that_is_less_safe(
+    gateway: str, location: str, words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = flight.FlightEndpoint(b"ticket", [location, "arrow-flight-reuse-connection://?"])
     info = flight.FlightInfo(pa.schema([]), flight.FlightDescriptor.for_command(b"{}"), [endpoint])
@@ -274,12 +290,12 @@ def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
             return info
 
     monkeypatch.setattr(GatewayConnection, "_client", lambda self: Named())
-    secure = GatewayConnection(GatewayAddress("grpc+tls://127.0.0.1:9", "token"))
-    if location == "grpc+tls://127.0.0.1:1":
-        assert secure.flight({}).endpoints[0].locations == (location,)
+    connection = GatewayConnection(GatewayAddress(gateway, "token"))
+    if words is None:
+        assert connection.flight({}).endpoints[0].locations == (location.lower(),)
     else:
-        with pytest.raises(ResponseError):
-            secure.flight({})
+        with pytest.raises(ResponseError, match=words):
+            connection.flight({})
 
 
 def test_a_gateway_among_the_options_needs_no_profile(

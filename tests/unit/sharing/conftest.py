@@ -9,6 +9,7 @@ import pytest
 
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import transport
+from delta_sharing_spark.sharing.private_key import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from unit.sharing.scripted_server import TOKEN, Clock, ScriptedServer
@@ -34,9 +35,11 @@ def settings(clock: Clock) -> NetworkSettings:
 def rest_of(settings: NetworkSettings) -> Callable[..., SharingRest]:
     """A client of a server, with a profile of the given fields (a bearer token's by default)."""
 
-    def make(server: ScriptedServer, settings: NetworkSettings = settings, **fields: Any) -> SharingRest:
+    def make(
+        server: ScriptedServer, settings: NetworkSettings = settings, key: KeyConsent | None = None, **fields: Any
+    ) -> SharingRest:
         profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": TOKEN} | fields
-        return SharingRest(load_profile(profile), settings)
+        return SharingRest(load_profile(profile, key=key), settings)
 
     return make
 

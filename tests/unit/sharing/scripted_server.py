@@ -47,13 +47,14 @@ def ndjson(lines: Iterable[Any]) -> bytes:
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A request as it came; ``has_certificate`` says whether the client showed one."""
 
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
+    has_certificate: bool = False
 
     @property
     def json(self) -> Any:
@@ -174,6 +175,7 @@ class ScriptedServer:
             {k: v[0] for k, v in parse_qs(parts.query, keep_blank_values=True).items()},
             {k.lower(): v for k, v in handler.headers.items()},
             handler.rfile.read(length) if length else b"",
+            isinstance(handler.connection, ssl.SSLSocket) and handler.connection.getpeercert() is not None,
         )
         reply = self._reply(asked)
         if reply.reset:

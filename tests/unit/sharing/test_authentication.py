@@ -7,12 +7,15 @@ import json
 import logging
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
+import jwt
 import pytest
 
 from delta_sharing_spark.errors import (
@@ -27,6 +30,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
+from delta_sharing_spark.sharing.private_key import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
 from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
@@ -34,13 +38,14 @@ from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, R
 @pytest.fixture(autouse=True)
 def _no_token_known() -> None:
     auth._tokens.clear()
+    auth._posted.clear()
 
 
 def oauth_of(server: ScriptedServer, **more: Any) -> dict[str, Any]:
     return {
         "shareCredentialsVersion": 2,
         "type": "oauth_client_credentials",
-        "tokenEndpoint": f"{server.endpoint}/oauth/",
+        "tokenEndpoint": f"{server.endpoint}/oauth",
         "clientId": "me",
         "clientSecret": "cl1ent-s3cret",
     } | more
@@ -275,10 +280,9 @@ def test_the_token_endpoint_is_retried(server: ScriptedServer, rest_of: Rest, cl
         ({"access_token": 5, "expires_in": 5}, "Missing 'access_token'"),
         ({"access_token": "a\nb", "expires_in": 5}, "Missing 'access_token'"),
         ([1], "Missing 'access_token'"),
-        ({"access_token": "s3cret"}, "Missing 'expires_in' field in OAuth token response"),
         *(
             ({"access_token": "s3cret", "expires_in": value}, "must be an integer or a string convertible to integer")
-            for value in ("abc", [], True, 0, -5, 1e400, "9" * 400)
+            for value in ("abc", [], True, 0, -5, "-5.5", "nan", 1e400, "9" * 400)
         ),
         ("<html>", "did not answer with JSON"),
         ("[" * 100_000, "did not answer with JSON"),
@@ -310,10 +314,141 @@ def test_refusals_of_the_token_endpoint(
         rest_of(server, **oauth_of(server)).table_version(NAME)
     assert type(caught.value) is kind
     assert "s3cret" not in str(caught.value)
-    assert len(server.asked) == 1
+    assert len(server.asked) == 1 + (kind is UnauthenticatedError)  # once more with the secret in the form
 
 
-@pytest.mark.parametrize("endpoint", ["http://login.example/token", "login", "https://me:s3cret@login.example"])
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/o/token/", ("/prefix/o/token/", {})),
+        ("/token?p=B2C_1A_policy", ("/prefix/token", {"p": "B2C_1A_policy"})),
+        ("/token/?p=x&q=%2F", ("/prefix/token/", {"p": "x", "q": "/"})),
+    ],
+)
+def test_a_token_endpoint_is_asked_as_it_is_written(
+    server: ScriptedServer, rest_of: Rest, path: str, asked: tuple[str, dict[str, str]]
+) -> None:
+    server.on("", Reply({"access_token": "t", "expires_in": 60}, headers=OK.headers))
+    assert rest_of(server, **oauth_of(server, tokenEndpoint=server.endpoint + path)).table_version(NAME) == 7
+    assert (server.asked[0].path, server.asked[0].query) == asked
+
+
+@pytest.mark.parametrize(
+    ("told", "life"),
+    [
+        ({"expires_in": 1000}, 1000),
+        ({"expires_in": "1000"}, 1000),
+        ({"expires_in": 1000.0}, 1000),
+        ({"expires_in": "1000.5"}, 1000.5),
+        ({"access_token": jwt.encode({"exp": time.time() + 1000}, "k" * 32)}, 1000),
+        ({"access_token": jwt.encode({"exp": time.time() + 1000}, "k" * 32), "expires_in": 500}, 500),
+    ],
+)
+def test_how_long_a_token_serves(
+    server: ScriptedServer, rest_of: Rest, clock: Clock, told: dict[str, Any], life: float
+) -> None:
+    server.on("/version", OK)
+    server.on("/oauth", Reply({"access_token": "t"} | told))
+    rest = rest_of(server, **oauth_of(server))
+    rest.table_version(NAME)
+    server.on("/oauth", Reply(status=503))
+    clock.time += life - 30
+    rest.table_version(NAME)  # it cannot be renewed, and still serves
+    clock.time += 60
+    with pytest.raises(UnavailableError):
+        rest.table_version(NAME)
+
+
+@pytest.mark.parametrize("told", [{}, {"expires_in": None}, {"expires_in": ""}], ids=str)
+def test_a_token_whose_end_nothing_tells_serves_until_it_is_refused(
+    server: ScriptedServer, rest_of: Rest, clock: Clock, told: dict[str, Any]
+) -> None:
+    server.on("/version", OK)
+    server.on("/oauth", Reply({"access_token": "t1", **told}))
+    rest = rest_of(server, **oauth_of(server))
+    for seconds in (0, 300, 299):
+        clock.time += seconds
+        rest.table_version(NAME)
+    assert tokens_asked(server) == 1, "a job of many requests does not ask each minute"
+    server.on("/oauth", Reply({"access_token": "t2", **told}))
+    server.on("/version", lambda asked: OK if asked.headers["authorization"] == "Bearer t2" else refusal(401))
+    assert rest.table_version(NAME) == 7
+    assert tokens_asked(server) == 2
+
+
+SPECIAL = {"clientId": "me: you&co", "clientSecret": "a+b/c=%41 \u00e9:s3cret"}
+
+
+def test_id_and_secret_are_encoded_as_in_a_form_first(server: ScriptedServer, rest_of: Rest) -> None:
+    """RFC 6749, section 2.3.1: a colon in the id would end it."""
+    server.on("/version", OK)
+    server.on("/oauth", Reply({"access_token": "t", "expires_in": 60}))
+    rest_of(server, **oauth_of(server, **SPECIAL)).table_version(NAME)
+    pair = base64.b64decode(server.asked[0].headers["authorization"].removeprefix("Basic ")).decode().split(":")
+    assert [unquote_plus(text) for text in pair] == list(SPECIAL.values())
+    assert "client_secret" not in server.asked[0].form
+
+
+@pytest.mark.parametrize(
+    "no",
+    [
+        refusal(401, "invalid_client"),
+        Reply({"error": "invalid_client"}, 400),
+        Reply({"error": "invalid_request", "error_description": "client_id is missing"}, 400),
+        Reply({"error": "unauthorized_client"}, 403),
+        Reply("Unauthorized", 401),
+    ],
+    ids=lambda no: str(no.status),
+)
+def test_a_server_that_refuses_basic_is_asked_once_by_post(
+    server: ScriptedServer, rest_of: Rest, clock: Clock, no: Reply
+) -> None:
+    server.on("/version", OK)
+    good = Reply({"access_token": "t", "expires_in": 60})
+    server.on("/oauth", lambda asked: no if "authorization" in asked.headers else good)
+    rest = rest_of(server, **oauth_of(server, **SPECIAL, scope="all"))
+    rest.table_version(NAME)
+    first, second = (asked for asked in server.asked if asked.path.endswith("/oauth"))
+    assert "authorization" in first.headers
+    assert second.form == {
+        "grant_type": "client_credentials", "scope": "all",
+        "client_id": SPECIAL["clientId"], "client_secret": SPECIAL["clientSecret"],
+    }  # fmt: skip
+    clock.time += 61
+    rest.table_version(NAME)
+    assert tokens_asked(server) == 3, "the way that was taken is remembered"
+
+
+@pytest.mark.parametrize("basic", [Reply({"error": "invalid_scope"}, 400), refusal(403, "access_denied")])
+def test_a_refusal_that_is_not_about_the_client_is_the_last_word(
+    server: ScriptedServer, rest_of: Rest, basic: Reply
+) -> None:
+    server.on("/oauth", basic)
+    with pytest.raises(ServerError):
+        rest_of(server, **oauth_of(server)).table_version(NAME)
+    assert tokens_asked(server) == 1
+
+
+def test_the_first_refusal_is_told_where_both_ways_are_refused(server: ScriptedServer, rest_of: Rest) -> None:
+    """And the secret, which the form holds as it is, is not quoted."""
+    secret = SPECIAL["clientSecret"]
+    by_post = Reply({"error": "invalid_client", "error_description": f"no {secret}"}, 401)
+    by_basic = Reply({"error": "invalid_client", "error_description": f"unknown {secret}"}, 401)
+    server.on("/oauth", lambda asked: by_basic if "authorization" in asked.headers else by_post)
+    with pytest.raises(UnauthenticatedError, match=r"answered 401 invalid_client: unknown \[redacted\]"):
+        rest_of(server, **oauth_of(server, **SPECIAL)).table_version(NAME)
+    assert tokens_asked(server) == 2
+
+
+def test_an_answer_that_was_damaged_is_asked_for_again(server: ScriptedServer, rest_of: Rest) -> None:
+    server.on("/version", OK)
+    server.on("/oauth", Reply('{"access_tok\x00'), Reply({"access_token": "t", "expires_in": 60}))
+    assert rest_of(server, **oauth_of(server)).table_version(NAME) == 7
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://login.example/token", "login", "https://me:s3cret@login.example", "https://h/t#f"]
+)
 def test_the_token_endpoint_is_https(server: ScriptedServer, rest_of: Rest, endpoint: str) -> None:
     with pytest.raises(ConfigError, match="tokenEndpoint") as caught:
         rest_of(server, **oauth_of(server, tokenEndpoint=endpoint)).table_version(NAME)
@@ -362,6 +497,11 @@ def jwt_of(server: ScriptedServer, key_file: Path, algorithm: str | None, **more
     }
 
 
+def consent_to(server: ScriptedServer, key_file: Path) -> KeyConsent:
+    """What lets a profile of ``jwt_of`` sign with a key."""
+    return KeyConsent(server.endpoint, server.endpoint, str(key_file), "iss")
+
+
 def _decoded(part: str) -> bytes:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
@@ -378,7 +518,8 @@ def test_an_assertion_is_signed(
 
     issue(server)
     key = write_key(tmp_path / "key.pem", kind)
-    rest = rest_of(server, **jwt_of(server, tmp_path / "key.pem", algorithm, scope="all"))
+    path = tmp_path / "key.pem"
+    rest = rest_of(server, key=consent_to(server, path), **jwt_of(server, path, algorithm, scope="all"))
     (tmp_path / "key.pem").unlink()
     assert pickle.loads(pickle.dumps(rest.profile)) == rest.profile, "an executor asks without the file"
     assert rest.table_version(NAME) == 7
@@ -422,7 +563,7 @@ def test_keys_that_do_not_fit(
     else:
         write_key(path, kind)
     with pytest.raises(ProfileError, match=message) as caught:
-        rest_of(server, **jwt_of(server, path, algorithm)).table_version(NAME)
+        rest_of(server, key=consent_to(server, path), **jwt_of(server, path, algorithm)).table_version(NAME)
     assert "s3cret" not in str(caught.value)
 
 
@@ -453,11 +594,11 @@ def test_no_secret_is_told_anywhere(
     write_key(tmp_path / "key.pem", "rsa")
     secrets = {TOKEN, "cl1ent-s3cret", "p4ss-s3cret", "t1-s3cret", (tmp_path / "key.pem").read_text()[60:120]}
     secrets |= {base64.b64encode(f"me:{s}".encode()).decode() for s in ("cl1ent-s3cret", "p4ss-s3cret")}
-    profiles = [
+    profiles: list[dict[str, Any]] = [
         {},
         oauth_of(server),
         {"shareCredentialsVersion": 2, "type": "basic", "username": "me", "password": "p4ss-s3cret"},
-        jwt_of(server, tmp_path / "key.pem", None),
+        {"key": consent_to(server, tmp_path / "key.pem"), **jwt_of(server, tmp_path / "key.pem", None)},
     ]
 
     def echo(status: int) -> Callable[[Asked], Reply]:

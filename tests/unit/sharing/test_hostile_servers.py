@@ -489,7 +489,12 @@ def test_what_cannot_be_held_is_not_allocated() -> None:
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"\xff\xfe{}", "is not UTF-8 text"), (b" " * (2 << 20), "more than 1024 KiB"), (b"{", "not valid JSON")],
+    [
+        (b"\xff\xfe{", "is not text in UTF-8 or UTF-16"),
+        (b"{\xff", "is not text in UTF-8 or UTF-16"),
+        (b" " * (2 << 20), "more than 1024 KiB"),
+        (b"{", "not valid JSON"),
+    ],
 )
 def test_profiles_that_are_none(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "p.share"

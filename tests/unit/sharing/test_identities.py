@@ -670,7 +670,7 @@ def test_a_command_is_no_shells_and_sees_no_secret_of_ours(tmp_path: Path, monke
 
 def _exchanging(server: ScriptedServer, tmp_path: Path, token: str = "opaque-s3cret", **more: str) -> Profile:
     (tmp_path / "token").write_text(token)
-    named = {"bearerTokenFile": str(tmp_path / "token"), "tokenExchangeEndpoint": f"{server.endpoint}/exchange/"}
+    named = {"bearerTokenFile": str(tmp_path / "token"), "tokenExchangeEndpoint": f"{server.endpoint}/exchange"}
     return _keyless(server.endpoint, named | more)
 
 

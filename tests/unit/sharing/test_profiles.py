@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import ProfileError
 from delta_sharing_spark.schema.instants import parse_instant
+from delta_sharing_spark.sharing.private_key import KeyConsent
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
 from unit.sharing.scripted_server import Reply, ScriptedServer
 
@@ -48,6 +49,10 @@ def jwt_fields(key_file: Path) -> dict[str, Any]:
     }
 
 
+def consent_to(key_file: Path) -> KeyConsent:
+    return KeyConsent("https://login", "https://server", str(key_file), "iss")
+
+
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "key.pem"
@@ -74,14 +79,14 @@ def test_version_two_with_a_bearer_token() -> None:
 def test_the_other_types(key_file: Path) -> None:
     oauth = load_profile(OAUTH | {"scope": "all"})
     assert (oauth.token_endpoint, oauth.client_id, oauth.client_secret, oauth.scope) == (
-        "https://login/token",
+        "https://login/token/",
         "me",
         "cl1ent-s3cret",
         "all",
     )
     basic = load_profile(BASIC)
     assert (basic.username, basic.password) == ("me", "p4ss-s3cret")
-    signed = load_profile(jwt_fields(key_file))
+    signed = load_profile(jwt_fields(key_file), key=consent_to(key_file))
     assert signed.private_key is not None
     assert (signed.issuer, signed.audience, signed.private_key.algorithm) == ("iss", "aud", "RS256")
     assert signed.private_key.pem == key_file.read_text(), "executors have not got the file"
@@ -116,7 +121,10 @@ def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
         (_without(OAUTH, "tokenEndpoint"), "Cannot find the 'tokenEndpoint' field"),
         *((_without(BASIC, name), f"Cannot find the '{name}' field") for name in ("username", "password")),
         (OAUTH | {"type": "oauth_jwt_bearer_private_key_jwt"}, "Cannot find the 'auth' field"),
-        (jwt_fields(Path("/nowhere/key.pem")), "private key of the profile /nowhere/key.pem does not exist"),
+        (
+            jwt_fields(Path("/nowhere/key.pem")),
+            "would sign with a key for https://login/token.*set the options privateKeyFile",
+        ),
         (BEARER | {"bearerToken": "two\nlines"}, "characters that no token has"),
         (BEARER | {"bearerToken": "tökén"}, "characters that no token has"),
         (BASIC | {"password": "\ud800"}, "'password' in the profile is not valid text"),
@@ -129,12 +137,14 @@ def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
 
 
 def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path, a home directory, a file URL, any fsspec URL, a byte-order mark, JSON, and the environment."""
+    """A path, a home directory, a file URL, any fsspec URL, UTF-16, a byte-order mark, JSON, and the environment."""
     import fsspec
 
     path = tmp_path / "profile with space.share"
     path.write_text("\ufeff" + json.dumps(BEARER), encoding="utf-8")
     fsspec.filesystem("memory").pipe("/p.share", json.dumps(BEARER).encode())
+    for coding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):  # the first as PowerShell's > writes it
+        (tmp_path / coding).write_bytes(json.dumps(BEARER | {"scope": "ü"}, ensure_ascii=False).encode(coding))
     monkeypatch.setenv("HOME", str(tmp_path))
     expected = load_profile(BEARER)
     for source in (
@@ -143,6 +153,7 @@ def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         f"~/{path.name}",
         path.as_uri(),
         f"file:{path}",
+        *(tmp_path / coding for coding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")),
         "memory://p.share",
         f" {json.dumps(BEARER)} ",
         f"\ufeff{json.dumps(BEARER)}",
@@ -225,7 +236,7 @@ def test_a_file_that_is_no_object(text: str, tmp_path: Path) -> None:
 
 def test_a_profile_shows_no_secret(key_file: Path) -> None:
     for fields in (BEARER, OAUTH, BASIC, jwt_fields(key_file)):
-        profile = load_profile(fields)
+        profile = load_profile(fields, key=consent_to(key_file))
         assert "s3cret" not in repr(profile)
         assert "s3cret" not in str(profile)
         assert pickle.loads(pickle.dumps(profile)) == profile
@@ -248,7 +259,7 @@ TYPES = ["bearer_token", "basic", "oauth_client_credentials", "oauth_jwt_bearer_
 def test_any_fields_are_a_profile_or_a_profile_error(spoilt: dict[str, Any], whole: dict[str, Any], kind: str) -> None:
     fields = whole | {"type": kind} | spoilt
     try:
-        profile = load_profile(json.dumps(fields))
+        profile = load_profile(json.dumps(fields), key=consent_to(Path("/nowhere")))
     except ProfileError:
         return
     profile.expires  # noqa: B018  # must not fail either

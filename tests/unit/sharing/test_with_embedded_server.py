@@ -23,6 +23,7 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -139,10 +140,10 @@ def test_the_next_page_is_asked_for_while_one_is_parsed(
     server.settings.page_size, requests = 1, 3
     monkeypatch.setattr(pages_ahead, "begin", lambda *asked: began.set() or begin(*asked))
 
-    class Sink(list[FileRecord]):
-        def append(self, record: FileRecord) -> None:
+    class Sink(list[FileBlock]):
+        def append(self, block: FileBlock) -> None:
             waited.append(began.is_set())
-            super().append(record)
+            super().append(block)
 
     for held in (1 << 20, 10):
         waited: list[bool] = []
@@ -282,7 +283,7 @@ def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path)
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
-    from unit.sharing.test_authentication import jwt_of, write_key
+    from unit.sharing.test_authentication import consent_to, jwt_of, write_key
 
     key = write_key(tmp_path / "key.pem", "rsa")
 
@@ -294,5 +295,7 @@ def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path)
 
     server.identity.check_assertion = check
     profile = jwt_of(server, tmp_path / "key.pem", "RS256", tokenEndpoint=server.token_endpoint)  # type: ignore[arg-type]
-    rest = SharingRest(load_profile(profile | {"endpoint": server.endpoint}), NetworkSettings(sleep=clock.sleep))
+    consent = consent_to(server, tmp_path / "key.pem")  # type: ignore[arg-type]
+    profile["endpoint"] = server.endpoint
+    rest = SharingRest(load_profile(profile, key=consent), NetworkSettings(sleep=clock.sleep))
     assert rest.table_version(PLAIN) == 3

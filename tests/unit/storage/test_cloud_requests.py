@@ -145,12 +145,41 @@ def test_where_buckets_are(bucket: str, region: str | None, url: str) -> None:
         ("abfss://c@acct.z12.dfs.storage.azure.net/t", "acct.z12.blob.storage.azure.net"),
         ("wasbs://c@acct.z01.blob.storage.azure.net/t", "acct.z01.blob.storage.azure.net"),
         ("abfss://c@blob.dfs.core.chinacloudapi.cn/t", "blob.blob.core.chinacloudapi.cn"),
+        ("abfss://c@3fa85f64571.z3f.dfs.fabric.microsoft.com/t", "3fa85f64571.z3f.blob.fabric.microsoft.com"),
+        ("abfss://c@onelake.dfs.fabric.microsoft.com/t", "onelake.blob.fabric.microsoft.com"),
     ],
 )
 def test_where_accounts_are(location: str, host: str) -> None:
     """wasb is asked by TLS as well: a SAS is never sent in the clear."""
     azure = Azure(AzureSas("sv=1&sig=x"), StorageSettings())
     assert azure.object_url(parse_location(location)) == f"https://{host}/c/t?sv=1&sig=x"
+
+
+def test_a_workspace_of_onelake_may_have_any_name() -> None:
+    location = parse_location("abfss://My_Space & more@onelake.dfs.fabric.microsoft.com/L.Lakehouse/Tables/t")
+    url = Azure(AzureSas("sv=1&sig=x"), StorageSettings()).object_url(location)
+    assert url == "https://onelake.blob.fabric.microsoft.com/My_Space%20%26%20more/L.Lakehouse/Tables/t?sv=1&sig=x"
+
+
+@pytest.mark.parametrize(
+    ("text", "sas"),
+    [
+        ("?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D"),
+        (" \r\nsv=1&sig=a%2Bb%3D\n", "sv=1&sig=a%2Bb%3D"),
+        ("sig=a+b/c=&sv=1", "sig=a%2Bb/c=&sv=1"),
+        ("sv=1&rscd=a+b&sig=+", "sv=1&rscd=a+b&sig=%2B"),
+    ],
+)
+def test_a_sas_is_taken_out_of_what_surrounds_it(text: str, sas: str) -> None:
+    """A ``+`` in a query is a blank to Azure, and no signature in base64 has one."""
+    made = AzureSas.of_token(text)
+    made.check()
+    assert made.sas == sas
+
+
+def test_a_key_that_begins_with_a_slash() -> None:
+    url = "https://bucket.s3.us-east-1.amazonaws.com//t/x"
+    assert S3(SESSION, StorageSettings()).object_url(parse_location("s3://bucket//t/x")) == url
 
 
 @pytest.mark.parametrize(
@@ -244,6 +273,7 @@ def google(reason: str, message: str = "m") -> bytes:
     ).encode()
 
 
+SSE_C = "The object was stored using a form of Server Side Encryption. The correct parameters must be provided."
 DECRYPT = "User: arn:aws:sts::1:assumed-role/x is not authorized to perform: kms:Decrypt on the resource"
 PERIMETER = "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x"
 
@@ -268,6 +298,13 @@ PERIMETER = "Request is prohibited by organization's policy. vpcServiceControlsU
         (400, xml("UserProjectMissing"), "requester pays"),
         (400, xml("KMS.DisabledException"), "key that it is encrypted with"),
         (400, google("cloudKmsDisabledKey"), "key that it is encrypted with"),
+        (
+            400,
+            xml("InvalidRequest", SSE_C),
+            "a key that only its writer has .*; ask the provider to store shared tables under",
+        ),
+        (409, xml("BlobUsesCustomerSpecifiedEncryption"), "a key that only its writer has"),
+        (400, google("resourceIsEncryptedWithCustomerEncryptionKey"), "a key that only its writer has"),
     ],
 )
 def test_what_nothing_mends_is_told_at_once(status: int, body: bytes, words: str) -> None:

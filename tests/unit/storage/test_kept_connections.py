@@ -5,7 +5,14 @@ from __future__ import annotations
 import http.client
 import io
 import random
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +23,10 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.network import kept_connections
 from delta_sharing_spark.network.connections import BreakableAdapter
+from delta_sharing_spark.network.http import NetworkSettings, data_session
 from delta_sharing_spark.network.kept_connections import KeptAnswer, send
 from delta_sharing_spark.network.urls import parse_url
+from support.certificates import certificate_of
 from unit.storage.misbehaving_server import Handler, Server
 
 DATA = random.Random(7).randbytes(300_000)
@@ -161,6 +170,89 @@ def test_headers_that_could_say_more_than_they_should_are_refused(
         assert value not in str(refused.value)
         ask(session, server.url, 0, 10)
     assert len(server.asked) == 2
+
+
+class Proxy(ThreadingHTTPServer):
+    """Answers requests of http itself, and tunnels those of https to one server, whatever host they name."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: Server) -> None:
+        super().__init__(("127.0.0.1", 0), ProxyHandler)
+        self.behind, self.lines, self.users = behind, list[str](), list[str]()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def settings(self) -> NetworkSettings:
+        return NetworkSettings(proxy=f"http://me:s3cret@127.0.0.1:{self.server_address[1]}")
+
+
+class ProxyHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def do_GET(self) -> None:
+        self._note()
+        self.send_response(206)
+        self.send_header("Content-Range", "bytes 0-9/10")
+        self.send_header("Content-Length", "10")
+        self.end_headers()
+        self.wfile.write(b"by a proxy")
+
+    def do_CONNECT(self) -> None:
+        self._note()
+        self.send_response(200)
+        self.end_headers()
+        with socket.create_connection(("127.0.0.1", self.server.behind.server_address[1])) as way:
+            back = threading.Thread(target=copy, args=(way, self.connection), daemon=True)
+            back.start()
+            copy(self.connection, way)
+            back.join()
+        self.close_connection = True
+
+    def _note(self) -> None:
+        self.server.lines.append(self.requestline)
+        self.server.users.append(self.headers.get("Proxy-Authorization", ""))
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def copy(source: socket.socket, to: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            to.sendall(data)
+        to.shutdown(socket.SHUT_WR)
+
+
+def test_a_proxy_of_http_is_named_the_whole_url(server: Server) -> None:
+    with Proxy(server) as proxy:
+        session = data_session(proxy.settings)
+        for _ in range(2):
+            assert ask(session, "http://data.invalid:81//k%7e?", 0, 10) == (206, b"by a proxy")
+        assert proxy.lines == ["GET http://data.invalid:81//k%7e? HTTP/1.1"] * 2
+        assert proxy.users == ["Basic bWU6czNjcmV0"] * 2
+        session.close()
+        proxy.shutdown()
+
+
+def test_a_tunnel_is_made_once_and_shows_the_proxy_no_url(tmp_path: Path) -> None:
+    certificate = certificate_of(tmp_path, "data.invalid")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    behind = Server(DATA, context)
+    with Proxy(behind) as proxy:
+        session = data_session(replace(proxy.settings, ca_bundle=str(certificate)))
+        for start in (0, 500):
+            asked = ask(session, "https://data.invalid//k%7e?sig=SECRET", start, start + 10)
+            assert asked == (206, DATA[start : start + 10])
+        assert behind.lines == ["GET //k%7e?sig=SECRET HTTP/1.1"] * 2
+        assert [line.rpartition(" ")[0] for line in proxy.lines] == ["CONNECT data.invalid:443"]
+        assert proxy.users == ["Basic bWU6czNjcmV0"]
+        assert not any("proxy" in name.lower() for headers in behind.headers for name in headers)
+        session.close()
+        proxy.shutdown()
+    behind.shutdown()
+    behind.server_close()
 
 
 HEADERS = [

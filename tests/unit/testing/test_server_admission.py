@@ -7,10 +7,10 @@ import socket
 import time
 
 import pytest
-from plain_http import Asker
 
 from delta_sharing_spark.network.newcomers import OF_AN_ADDRESS
 from delta_sharing_spark.testing.server import SharingServer
+from unit.testing.plain_http import Asker
 
 _TOKEN = "<token>"
 _QUERY = "POST /delta-sharing/shares/s/schemas/default/tables/plain/query"

@@ -1,0 +1,193 @@
+"""Holds the files of a listing that pruning left, as objects or in columns, and cuts them into splits that are built when they are needed."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, Split, cut_bins, pack
+
+
+class PlannedFiles(Protocol):
+    """The files of a listing that pruning left, as objects or as columns."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[FileTask]: ...
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files, as they lie in storage."""
+
+    def live_rows(self) -> int | None:
+        """Rows of all files that are not deleted; None where statistics do not tell of one."""
+
+    def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
+        """Slices of the files in bins of about equal bytes, at most about ``max_bytes`` each: one for each split."""
+
+
+class FileList(list[FileTask]):
+    """A list of planned files (``PlannedFiles``)."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(task.size for task in self)
+
+    def live_rows(self) -> int | None:
+        rows = [live_rows(task) for task in self]
+        return None if None in rows else sum(filter(None, rows))
+
+    def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
+        """Slices of the files in bins of about equal bytes, the same whatever the files' order."""
+        return pack(self, max_bytes)
+
+
+def live_rows(task: FileTask) -> int | None:
+    """Rows of a file that are not deleted; None where statistics do not tell."""
+    if task.rows is None or task.invert_deletion_vector:
+        return None
+    return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
+
+
+class FileBatch(Protocol):
+    """Some files of a listing in columns."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of files."""
+
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each file."""
+
+    def file_rows(self) -> npt.NDArray[np.int64]:
+        """Rows of each file that are not deleted; -1 where statistics do not tell."""
+
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
+        """The number of each file's partition, and the partition values by that number."""
+
+    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
+        """The tasks of the files ``first`` to ``last``, the latter excluded."""
+
+
+class FileBatches(Sequence[FileTask]):
+    """The files of batches in their order (``PlannedFiles``); a task is built when it is asked for."""
+
+    def __init__(self, batches: Sequence[FileBatch]) -> None:
+        self.batches = [batch for batch in batches if batch.num_rows]
+        self._starts = [0]
+        for batch in self.batches:
+            self._starts.append(self._starts[-1] + batch.num_rows)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(int(batch.file_sizes().sum()) for batch in self.batches)
+
+    def live_rows(self) -> int | None:
+        total = 0
+        for batch in self.batches:
+            rows = batch.file_rows()
+            if (rows < 0).any():
+                return None
+            total += int(rows.sum())
+        return total
+
+    def least_rows(self) -> int:
+        """Rows of the files whose statistics tell them, that are not deleted: there are no fewer."""
+        return sum(int(rows[rows > 0].sum()) for rows in (batch.file_rows() for batch in self.batches))
+
+    def rows_by_partition(self) -> Iterator[tuple[FileTask, int | None]]:
+        """Of the files of each partition the first, and the rows of all that are not deleted; a batch tells of a partition once.
+
+        The number is None where the statistics of one do not tell.
+        """
+        for batch, start in zip(self.batches, self._starts, strict=False):
+            numbers, _ = batch.file_partitions()
+            counts = batch.file_rows()
+            _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+            rows = np.zeros(len(first), np.int64)
+            np.add.at(rows, inverse, counts)
+            unknown = set(inverse[counts < 0].tolist())
+            for place, index in enumerate(first.tolist()):
+                task = next(self.tasks_between(start + index, start + index + 1))
+                yield task, None if place in unknown else int(rows[place])
+
+    def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
+        """Slices of the files in their order, as ``scan.plan.pack`` cuts them."""
+        sizes = [batch.file_sizes() for batch in self.batches]
+        together = np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
+        return [_LazySlices(self, piece) for piece in cut_bins(together, max_bytes)]
+
+    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
+        """The tasks ``first`` to ``last``, the latter excluded."""
+        part = bisect.bisect_right(self._starts, first) - 1
+        while first < last:
+            start = self._starts[part]
+            stop = min(last, self._starts[part + 1])
+            yield from self.batches[part].tasks_between(first - start, stop - start)
+            first, part = stop, part + 1
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[FileTask]:
+        return self.tasks_between(0, len(self))
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return (
+                [self[place] for place in places]
+                if places.step != 1
+                else [*self.tasks_between(places.start, places.stop)]
+            )
+        return next(self.tasks_between(places, places + 1))
+
+
+class _LazySlices(Sequence[FileSlice]):
+    """The slices of one split, built when they are asked for."""
+
+    def __init__(self, files: FileBatches, piece: Bin) -> None:
+        self._files, self._bin = files, piece
+
+    def __iter__(self) -> Iterator[FileSlice]:
+        piece = self._bin
+        tasks = self._files.tasks_between(piece.first, piece.last)
+        for task, (start, end) in zip(tasks, piece.ranges(), strict=True):
+            yield FileSlice(task, start, end)
+
+    def __len__(self) -> int:
+        return self._bin.last - self._bin.first
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+
+class LazySplits(Sequence[Split]):
+    """The splits of a plan, each built anew when it is asked for: a million files do not become objects all at once.
+
+    Args:
+        bins: The slices of each split.
+        make: Makes a split of its place among them, and its slices.
+    """
+
+    def __init__(
+        self, bins: Sequence[Sequence[FileSlice]], make: Callable[[int, tuple[FileSlice, ...]], Split]
+    ) -> None:
+        self._bins, self._make = bins, make
+
+    def __len__(self) -> int:
+        return len(self._bins)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | list[Split]:
+        places = range(len(self._bins))[index]
+        if isinstance(places, range):
+            return [self[place] for place in places]
+        return self._make(places, tuple(self._bins[places]))

@@ -1,0 +1,140 @@
+"""The recipient's own key, which signs OAuth assertions: which file it is, where assertions may go, and who may see the token.
+
+A profile is written by others. What it names is compared with what the recipient allows before the key is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.errors import ProfileError, printable
+from delta_sharing_spark.network.urls import url_or_none
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.sharing.identity import from_environment, is_same_endpoint, whole_path
+from delta_sharing_spark.storage.text_files import UnfitFile, read_text
+
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKey:
+    """The key that signs an OAuth assertion. It is read with the profile, because executors that renew have not got the file."""
+
+    private_key_file: str
+    key_id: str
+    algorithm: str
+    pem: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyConsent:
+    """What the recipient lets profiles do with a private key.
+
+    Attributes:
+        origin: A URL of the origin that may receive assertions.
+        endpoint: The one sharing endpoint that may be shown the tokens which assertions get.
+        file: The key's whole path; None for the one that a profile in a local file names.
+        audience: For whom assertions may be, if that is no URL of ``origin``.
+    """
+
+    origin: str
+    endpoint: str
+    file: str | None = None
+    audience: str | None = None
+
+
+def key_consent(options: ReadOptions) -> KeyConsent | None:
+    """What a load's options let profiles do with a private key, if anything."""
+    origin, endpoint, file = options.private_key_origin, options.identity_endpoint, options.private_key_file
+    if origin is None or endpoint is None:
+        return None
+    return KeyConsent(origin, endpoint, None if file is None else whole_path(file), options.private_key_audience)
+
+
+def key_consent_from_environment() -> KeyConsent | None:
+    """The same of the environment; raises ConfigError where its variables contradict each other."""
+    return from_environment(key_consent)
+
+
+def read_key(
+    key: Mapping[str, Any], asked: KeyUse, name: str, consent: KeyConsent | None, *, is_local_file: bool
+) -> PrivateKey:
+    """The key that signs for a profile.
+
+    Args:
+        key: The profile's ``privateKey``, with ``keyId``.
+        asked: What the profile would use it for.
+        name: What errors call the profile.
+        consent: What the recipient allows.
+        is_local_file: Whether the profile is a file of this machine, whose key the recipient may confirm.
+
+    Raises:
+        ProfileError: The recipient does not allow it, or the key's file cannot be read. Nothing was read unless it was allowed.
+    """
+    named = key.get("privateKeyFile")
+    file = consent.file if consent is not None else None
+    if file is None and is_local_file and isinstance(named, str) and named.strip():
+        file = named
+    if consent is None or file is None:
+        key_named, yours = ("a key", "privateKeyFile to your key, ") if file is None else (f"the key {_path(file)}", "")
+        raise ProfileError(
+            f"{name} would sign with {key_named} for {_shown(asked.token_endpoint)}, and whether your key signs is not for a profile "
+            f"to say: it was not read; if you trust this one, set the options {yours}privateKeyOrigin to the origin that may "
+            f"receive assertions, and identityEndpoint to {_shown(asked.endpoint)}"
+        )
+    asked.check(consent, name)
+    try:
+        pem = read_text(file)
+    except UnfitFile as why:
+        raise ProfileError(f"the private key {_path(file)} {why}; check privateKeyFile") from None
+    return PrivateKey(file, str(key["keyId"]), str(key.get("algorithm") or "RS256"), pem)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What a profile would use a key for: where assertions and tokens go, and for whom assertions are."""
+
+    endpoint: str
+    token_endpoint: str
+    audience: str
+
+    def check(self, consent: KeyConsent, name: str) -> None:
+        """Raise ProfileError where the recipient did not allow it."""
+        if not is_same_endpoint(consent.endpoint, self.endpoint):
+            raise _not_allowed(
+                f"{name} names the endpoint {_shown(self.endpoint)}, and tokens that the key gets may be shown to "
+                f"{consent.endpoint} only",
+                "identityEndpoint",
+            )
+        if not _is_of(self.token_endpoint, consent.origin):
+            raise _not_allowed(
+                f"{name} has assertions sent to {_shown(self.token_endpoint)}, and the key may sign for {consent.origin} only",
+                "privateKeyOrigin",
+            )
+        if self.audience != consent.audience and not _is_of(self.audience, consent.origin):
+            raise _not_allowed(
+                f"{name} has assertions made for {_shown(self.audience)}, which is of another origin than {consent.origin}",
+                "privateKeyAudience",
+            )
+
+
+def _is_of(text: str, origin: str) -> bool:
+    """Whether a URL is of the origin of another one."""
+    one, other = url_or_none(text), url_or_none(origin)
+    return one is not None and other is not None and one.origin == other.origin
+
+
+def _not_allowed(why: str, option: str) -> ProfileError:
+    return ProfileError(f"{why}: the key was not read; set {option} to what the profile names if you trust it")
+
+
+def _shown(url: str) -> str:
+    """A URL that a profile names, as an error may show it: without a query, and not for ever."""
+    parts = url_or_none(url)
+    return "what is no URL" if parts is None else printable(parts.root + parts.path)[:_LONGEST_NAME]
+
+
+def _path(file: str) -> str:
+    return printable(file, one_line=True)[:_LONGEST_NAME]

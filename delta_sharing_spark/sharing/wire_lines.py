@@ -1,0 +1,340 @@
+"""Decodes the lines of a query's answer by msgspec: typed bodies of single lines, and blocks of file lines in columns.
+
+Numbers may stand as text, as JavaScript needs those of 64 bits, or as ``7.0``. Unknown fields are skipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES, DeletionVector
+from delta_sharing_spark.sharing.wire_records import FileRecord, integer, malformed, quoted
+
+#: A number, as servers write it; ``integer`` reads it.
+_Number: TypeAlias = int | float | str | None
+
+
+class _Body(msgspec.Struct, rename="camel", gc=False):
+    """The body of a line; its fields stand there in camel case."""
+
+
+class _VectorBody(_Body):
+    """``deletionVector`` of the delta format."""
+
+    storage_type: str | None = None
+    path_or_inline_dv: str | None = None
+    offset: _Number = None
+    size_in_bytes: _Number = None
+    cardinality: _Number = None
+
+
+class _FileAction(_Body):
+    """An ``add``, ``remove`` or ``cdc`` of the delta format, as in the Delta log but for ``path``, a presigned URL."""
+
+    path: str | None = None
+    size: _Number = None
+    partition_values: dict[str, str | None] | None = None
+    stats: Any = None
+    deletion_vector: _VectorBody | None = None
+    data_change: Any = True
+
+
+class _SingleAction(_Body):
+    """``deltaSingleAction``: one action of a file, or one that is no file's."""
+
+    add: _FileAction | None = None
+    remove: _FileAction | None = None
+    cdc: _FileAction | None = None
+
+
+class _LineAround(_Body):
+    """What a line of a file says in either format."""
+
+    id: str | None = None
+    expiration_timestamp: _Number = None
+    version: _Number = None
+    timestamp: _Number = None
+
+
+class _DeltaBody(_LineAround, kw_only=True):
+    """A file's line of the delta format."""
+
+    delta_single_action: _SingleAction
+    deletion_vector_file_id: Any = None
+
+
+class _ParquetBody(_LineAround):
+    """A file's line of the parquet format."""
+
+    url: str | None = None
+    size: _Number = None
+    partition_values: dict[str, str | None] | None = None
+    stats: Any = None
+
+
+class _BareBody(_ParquetBody):
+    """The same where nothing says that the line is of the other format: it has no action, for which there is no value."""
+
+    delta_single_action: Literal["\0"] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _DeltaLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A line that is a file's of the delta format, and nothing else."""
+
+    file: _DeltaBody
+
+
+class _ParquetLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A line that is a file's of the parquet format, and nothing else."""
+
+    file: _BareBody
+
+
+#: Actions of the delta format, and how the parquet format calls such lines.
+_KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
+_delta_lines = msgspec.json.Decoder(_DeltaLine).decode_lines
+_parquet_lines = msgspec.json.Decoder(_ParquetLine).decode_lines
+#: In a block's beginning, it tells which format the block is decoded by first.
+_WRAPPED, _LOOKED_AT = b'"deltaSingleAction"', 4096
+_tree = msgspec.json.Decoder().decode
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class FileBlock:
+    """File lines of one kind in columns of equal length, in the order of the answer.
+
+    Attributes:
+        kind: ``"add"``, ``"cdf"`` or ``"remove"``.
+        ids, urls, sizes: Of each file; ``urls`` are secrets.
+        partition_values: None where a line has none.
+        stats: JSON text; None where a line has none.
+        expirations, versions, timestamps: Milliseconds since the epoch, but for ``versions``; None where a line has none.
+        vectors: Deletion vectors by a file's place.
+        unchanged: Places of files whose line says that they change no data.
+    """
+
+    kind: str
+    ids: list[str]
+    urls: list[str] = field(repr=False)
+    sizes: list[int]
+    partition_values: list[dict[str, str | None] | None]
+    stats: list[str | None] = field(repr=False)
+    expirations: list[int | None]
+    versions: list[int | None]
+    timestamps: list[int | None]
+    vectors: Mapping[int, DeletionVector] = field(default_factory=dict)
+    unchanged: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def records(self) -> Iterator[FileRecord]:
+        """A record for each file."""
+        for place in range(len(self.ids)):
+            yield FileRecord(
+                self.kind,
+                self.ids[place],
+                self.urls[place],
+                self.sizes[place],
+                self.partition_values[place],
+                self.stats[place],
+                self.expirations[place],
+                self.versions[place],
+                self.timestamps[place],
+                self.vectors.get(place),
+                place not in self.unchanged,
+            )
+
+    def take(self, places: Sequence[int]) -> FileBlock:
+        """The files at some places, in their order."""
+        old = dict(enumerate(places))
+        return FileBlock(
+            self.kind,
+            [self.ids[place] for place in places],
+            [self.urls[place] for place in places],
+            [self.sizes[place] for place in places],
+            [self.partition_values[place] for place in places],
+            [self.stats[place] for place in places],
+            [self.expirations[place] for place in places],
+            [self.versions[place] for place in places],
+            [self.timestamps[place] for place in places],
+            {new: self.vectors[place] for new, place in old.items() if place in self.vectors} if self.vectors else {},
+            frozenset(new for new, place in old.items() if place in self.unchanged)
+            if self.unchanged
+            else self.unchanged,
+        )
+
+
+def decoded(line: bytes) -> Any:
+    """The JSON of a line. What Python's own reader takes beside JSON (NaN, halves of surrogate pairs) is read by it.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON.
+    """
+    try:
+        return _tree(line)
+    except (ValueError, RecursionError):
+        return json.loads(line)
+
+
+def body_of(kind: type[_T], tree: Any, name: str, table: str) -> _T:
+    """A line's body as its type; raises ResponseError, which names the field, where it is of another form."""
+    try:
+        return msgspec.convert(tree, kind)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        what, _, place = str(error).replace("`", "").partition(" - at $")
+        raise malformed(f"{name}{place}{_shown(tree, place)}: {what[:1].lower()}{what[1:]}", table) from None
+
+
+def _shown(tree: Any, place: str) -> str:
+    """The number or short text that stands at a place, for an error; nothing for what may be more than that."""
+    for part in place.split(".")[1:]:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    if isinstance(tree, str | int | float) and len(text := quoted(tree)) < 40 and "?" not in text:
+        return f" is {text}"
+    return ""
+
+
+def file_blocks(block: bytes, table: str) -> list[FileBlock] | None:
+    """Blocks of lines that are all files' in one format; None where some are not, or one is of another form than the protocol's.
+
+    Raises:
+        ResponseError: A field that the types do not tell is wrong.
+    """
+    try:
+        if _WRAPPED in block[:_LOOKED_AT]:
+            return _delta_blocks([line.file for line in _delta_lines(block)], table)
+        return [_parquet_block([line.file for line in _parquet_lines(block)], "add", table)]
+    except (ValueError, RecursionError):
+        return None
+
+
+def blocks_of(tree: Any, kind: str, table: str) -> list[FileBlock]:
+    """The block of one line of ``kind``, from its body; none for an action that is no file's. Raises ResponseError."""
+    if kind == "file" and isinstance(tree, dict) and "deltaSingleAction" in tree:
+        blocks = _delta_blocks([body_of(_DeltaBody, tree, kind, table)], table)
+    else:
+        blocks = [_parquet_block([body_of(_ParquetBody, tree, kind, table)], "add" if kind == "file" else kind, table)]
+    for block in blocks:
+        # Python's JSON reads halves of surrogate pairs. Statistics that hold one tell nothing; a name or a value is wrong.
+        block.stats = [text if text is None or _is_unicode(text) else None for text in block.stats]
+        texts = [*block.ids, *block.urls, *(text for values in block.partition_values for text in _texts(values))]
+        if not all(map(_is_unicode, texts)):
+            raise malformed("a file line has an id, a URL or partitionValues that are not Unicode", table)
+    return blocks
+
+
+def _texts(values: Mapping[str, str | None] | None) -> list[str]:
+    return [text for pair in (values or {}).items() for text in pair if text]
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _delta_blocks(bodies: list[_DeltaBody], table: str) -> list[FileBlock]:
+    """Blocks of consecutive lines of one kind; lines of actions that are no file's are left out."""
+    blocks = []
+    for name, run in itertools.groupby(bodies, _action_name):
+        if name in _KINDS:
+            blocks.append(_delta_block(list(run), name, table))
+        elif name:
+            raise malformed(f"a deltaSingleAction is {name} at once", table)
+    return blocks
+
+
+def _action_name(body: _DeltaBody) -> str:
+    """The action in a line: empty where it is no file's, several names where it is."""
+    single = body.delta_single_action
+    if single.add is not None and single.remove is None and single.cdc is None:
+        return "add"
+    return " and ".join(name for name in _KINDS if getattr(single, name) is not None)
+
+
+def _parquet_block(bodies: Sequence[_ParquetBody], kind: str, table: str) -> FileBlock:
+    return _block(kind, bodies, bodies, [body.url for body in bodies], "url", table)
+
+
+def _delta_block(bodies: list[_DeltaBody], name: str, table: str) -> FileBlock:
+    actions: list[_FileAction] = [getattr(body.delta_single_action, name) for body in bodies]
+    block = _block(_KINDS[name], bodies, actions, [action.path for action in actions], "path", table)
+    block.vectors = {
+        place: _vector(action.deletion_vector, bodies[place], block.versions[place], block.kind, table)
+        for place, action in enumerate(actions)
+        if action.deletion_vector is not None
+    }
+    changes = [action.data_change for action in actions]
+    if not all(change is True for change in changes):
+        if not all(isinstance(change, bool) for change in changes):
+            odd = next(change for change in changes if not isinstance(change, bool))
+            raise malformed(f"dataChange is {quoted(odd)}", table)
+        block.unchanged = frozenset(place for place, change in enumerate(changes) if not change)
+    return block
+
+
+def _block(
+    kind: str,
+    bodies: Sequence[_LineAround],
+    actions: Sequence[_ParquetBody | _FileAction],
+    urls: list[str | None],
+    path: str,
+    table: str,
+) -> FileBlock:
+    """The columns of some lines: what their actions say of files (``actions``), and what the lines around them say (``bodies``)."""
+    ids = [body.id for body in bodies]
+    if None in ids or None in urls:
+        raise malformed(f"the line of a file ({kind}) lacks its {path} or id", table)
+    sizes = _integers([action.size for action in actions], "the size of a file", table, 0, MAX_FILE_BYTES)
+    if None in sizes:
+        raise malformed("a file line has no size", table)
+    return FileBlock(
+        kind,
+        cast("list[str]", ids),
+        cast("list[str]", urls),
+        cast("list[int]", sizes),
+        [action.partition_values for action in actions],
+        [action.stats if type(action.stats) is str else None for action in actions],
+        _integers([body.expiration_timestamp for body in bodies], "expirationTimestamp", table),
+        _integers([body.version for body in bodies], "version", table),
+        _integers([body.timestamp for body in bodies], "timestamp", table, -MAX_MILLIS, MAX_MILLIS),
+    )
+
+
+def _integers(
+    numbers: list[_Number], name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1
+) -> list[int | None]:
+    """The numbers of a column, each as ``integer`` reads it."""
+    kinds = set(map(type, numbers))
+    if kinds == {type(None)} or (kinds == {int} and least <= min(numbers) <= max(numbers) <= most):  # type: ignore[type-var, operator]
+        return cast("list[int | None]", numbers)
+    return [integer(number, name, table, least, most) for number in numbers]
+
+
+def _vector(body: _VectorBody, line: _DeltaBody, version: int | None, kind: str, table: str) -> DeletionVector:
+    """The deletion vector of a line; its path is a presigned URL unless it is inline."""
+    storage, path = body.storage_type, body.path_or_inline_dv
+    size = integer(body.size_in_bytes, "sizeInBytes", table, 0, MAX_VECTOR_BYTES)
+    if storage is None or path is None or size is None:
+        raise malformed("a deletion vector lacks its storageType, pathOrInlineDv or sizeInBytes", table)
+    cardinality = integer(body.cardinality, "cardinality", table, 0, MAX_FILE_ROWS)
+    if cardinality is None:
+        raise malformed("a deletion vector lacks its cardinality", table)
+    offset = integer(body.offset, "offset", table, 0, MAX_FILE_BYTES)
+    if storage not in ("i", "p", "u"):
+        raise ResponseError(
+            f"file {line.id} of {table} has a deletion vector of the unknown storage type {storage!r}; "
+            f"upgrade delta-sharing-spark"
+        )
+    file_id = line.deletion_vector_file_id if isinstance(line.deletion_vector_file_id, str) else None
+    # One version may remove a file with one vector and add it with another: both keep their own name.
+    name = file_id or f"{line.id}/{kind}/{version}"
+    unique_id = f"i{path}" if storage == "i" else f"{name}@{offset}"
+    return DeletionVector(storage, path, offset, size, cardinality, unique_id, file_id)

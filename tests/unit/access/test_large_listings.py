@@ -1,0 +1,169 @@
+"""Listings of many files: what is kept of them, in which order, when they end early, and that each way to look at them says the same."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.predicates.file_skipping import FileSkipping
+from delta_sharing_spark.predicates.skip_reason import SkipReason
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.scan.plan import FileSlice
+from delta_sharing_spark.schema.types import parse_schema
+from unit.sharing.scripted_server import Reply, ScriptedServer
+
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in (("id", "long"), ("note", "string"), ("day", "integer"))
+        ],
+    }
+)
+#: Files of each listing; blocks of a listing hold some hundred.
+COUNT = 5_000
+
+
+def stats(number: int) -> str | None:
+    """Statistics of every kind that a file may have."""
+    bounds: dict[str, Any] = {"id": number * 10}
+    if number % 7 == 0:
+        return None
+    if number % 11 == 0:
+        return '{"numRecords":10,"minValues":{"id":NaN}}'
+    if number % 13 == 0:
+        return "broken"
+    tree = {"numRecords": 10, "minValues": bounds, "maxValues": {"id": number * 10 + 9}, "nullCount": {"id": 0}}
+    if number % 17 == 0:
+        tree |= {"minValues": None, "maxValues": {"id": "x", "note": {"a": 1}}}
+    return json.dumps(tree)
+
+
+def add(number: int) -> dict[str, Any]:
+    """The action of a file; every hundredth has a deletion vector."""
+    tree: dict[str, Any] = {
+        "path": f"https://store/{number}.parquet?X-Amz-Signature={number:064x}",
+        "size": 1000 + number,
+        "partitionValues": {"day": str(number % 50) if number % 50 else None},
+        "modificationTime": 1,
+        "dataChange": True,
+        "stats": stats(number),
+    }
+    if number % 100 == 1:
+        vector = {"storageType": "p", "pathOrInlineDv": "https://store/v", "offset": number, "sizeInBytes": 40}
+        tree["deletionVector"] = {**vector, "cardinality": 3}
+    return tree
+
+
+def lines(count: int) -> list[Any]:
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
+    metadata = {"id": "T", "format": {"provider": "parquet"}, "schemaString": SCHEMA, "partitionColumns": ["day"]}
+    return [
+        {"protocol": {"deltaProtocol": protocol}},
+        {"metaData": {"version": 7, "deltaMetadata": metadata}},
+        *(
+            {"file": {"id": f"f{number}", "expirationTimestamp": 4e12, "deltaSingleAction": {"add": add(number)}}}
+            for number in range(count)
+        ),
+        {"endStreamAction": {}},
+    ]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[SharingClient]:
+    """A client of a table of many files, none of which can be fetched."""
+    listing = lines(COUNT)
+    headers = {"Delta-Table-Version": "7"}
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=headers))
+        server.on(
+            "/query", Reply(listing, headers={**headers, "delta-sharing-capabilities": "includeEndStreamAction=true"})
+        )
+        profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"}
+        yield SharingClient(profile)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "id BETWEEN 5000 AND 7999",
+        "day = 7",
+        "day IS NULL AND id < 900",
+        "day > 40 OR id > 49000",
+        "note = 'x'",
+        "id = -1",
+    ],
+)
+def test_files_are_skipped_as_one_by_one(client: SharingClient, where: str) -> None:
+    """In columns and over blocks of lines, as a look at each file alone says."""
+    schema = parse_schema(SCHEMA, "t")
+    skipping = FileSkipping(parse_where(where, schema), schema, ["day"])
+    expected = [
+        number
+        for number in range(COUNT)
+        if skipping.reason(add(number)["partitionValues"], stats(number)) is SkipReason.KEEP
+    ]
+    planned = client.table("s.d.t").scan(where=where).plan()
+    assert [task.id for task in planned.files] == [f"f{number}" for number in expected]
+    assert planned.report.listed == COUNT
+    assert sum(planned.report.skipped.values()) == COUNT - len(expected)
+
+
+def test_a_task_has_all_that_its_line_says(client: SharingClient) -> None:
+    planned = client.table("s.d.t").scan().plan()
+    tasks = list(planned.files)
+    assert len(tasks) == COUNT
+    for number in (*range(150), 255, 256, 257, COUNT - 1):
+        task, action = tasks[number], add(number)
+        assert (task.id, task.location, task.size) == (f"f{number}", action["path"], action["size"])
+        assert task.partition_values == action["partitionValues"]
+        assert task.expires_at == 4e9
+        assert task.rows == (None if stats(number) in (None, "broken") else 10)
+        vector = task.deletion_vector
+        assert (vector and (vector.offset, vector.cardinality)) == ((number, 3) if number % 100 == 1 else None)
+    slices = [piece for split in planned.splits for piece in split.slices]
+    assert slices == [FileSlice(task) for task in tasks]
+    assert planned.splits[-1].slices == tuple(slices[-len(planned.splits[-1].slices) :])
+
+
+def test_a_limit_ends_the_listing(client: SharingClient) -> None:
+    """A server that does not know the hint is read until statistics tell of enough rows."""
+    limited = client.table("s.d.t").scan().limit(30).plan()
+    assert 3 <= limited.report.listed < COUNT
+    assert limited.exact_rows in (30, None)
+    assert client.table("s.d.t").scan(where="day = 5").limit(3).plan().report.listed == COUNT, (
+        "rows that pass are not known"
+    )
+    assert client.table("s.d.t").scan().limit(10 * COUNT).plan().report.listed == COUNT
+
+
+def test_a_file_that_is_listed_twice_is_an_error() -> None:
+    for again in (3, COUNT // 2):
+        listing = lines(COUNT // 2)
+        listing[-1:-1] = [listing[again]]
+        with ScriptedServer() as server:
+            headers = {"Delta-Table-Version": "7"}
+            server.on("/metadata", Reply(listing[:2], headers=headers))
+            server.on("/query", Reply(listing, headers=headers))
+            profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"}
+            with pytest.raises(ResponseError, match=f"listed file f{again - 2} of s.d.t twice"):
+                SharingClient(profile).table("s.d.t").scan().plan()
+
+
+def test_a_listing_is_held_small(client: SharingClient) -> None:
+    """Some hundred bytes a file, where an object for each took ten times as much; fewer where the query needs few."""
+    client.table("s.d.t").scan().plan()
+    for where, most in ((None, 250), ("day = 7", 30)):
+        tracemalloc.start()
+        planned = client.table("s.d.t").scan(where=where).plan()
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert held / COUNT < most
+        assert planned.report.listed == COUNT

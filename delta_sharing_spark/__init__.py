@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         scan_share,
     )
     from delta_sharing_spark.sharing.profile import Profile
+    from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
     from delta_sharing_spark.spark.format_loads import register
     from delta_sharing_spark.table import Scan, SharedTable
 
@@ -29,8 +30,11 @@ __all__ = [
     "DeltaSharingError",
     "Profile",
     "Scan",
+    "Schema",
+    "Share",
     "SharedTable",
     "SharingClient",
+    "Table",
     "get_table_metadata",
     "get_table_protocol",
     "get_table_version",
@@ -50,8 +54,11 @@ _HOMES = {
     "DeltaSharingError": "errors",
     "Profile": "sharing.profile",
     "Scan": "table",
+    "Schema": "sharing.wire_records",
+    "Share": "sharing.wire_records",
     "SharedTable": "table",
     "SharingClient": "client",
+    "Table": "sharing.wire_records",
     "register": "spark.format_loads",
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,7 @@ from delta_sharing_spark.errors import (
     RequestRefusedError,
     short_tracebacks,
 )
+from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name, text_of
 from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Skill, Volume, list_assets, shares_kind
@@ -69,6 +72,13 @@ class SharingClient(Recipient):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(profile, engine, **options)
+        end = self.profile.expires
+        if end is not None and end <= datetime.now(timezone.utc):
+            warnings.warn(
+                f"the profile's bearer token ended at {end:%Y-%m-%d %H:%M} UTC, as its expirationTime says; ask the provider for a "
+                f"new profile if the server refuses it",
+                stacklevel=3,
+            )
 
     @classmethod
     def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: Any) -> SharingClient:
@@ -99,7 +109,9 @@ class SharingClient(Recipient):
         return [str(_name_of(table, Table)) for table in self.list_all_tables()]
 
     def __repr__(self) -> str:
-        return f"SharingClient({self.profile.endpoint!r})"
+        # What is no URL may be a token in the wrong place.
+        endpoint = self.profile.endpoint if url_or_none(self.profile.endpoint) else "an endpoint that is no URL"
+        return f"SharingClient({endpoint!r})"
 
     def last_scans(self) -> Sequence[ScanListing]:
         """What Spark's latest scans of this client's tables were answered, the newest last: filters, hints, files, bytes.
@@ -141,13 +153,13 @@ class SharingClient(Recipient):
         except NotFoundError as error:
             raise (self.rest.with_near_names(error, *names) if isinstance(self.rest, SharingRest) else error) from None
 
-    def table(self, name: str | Table) -> SharedTable:
+    def table(self, table: str | Table) -> SharedTable:
         """A table by its three-part name, or as a listing holds it. No request is made yet.
 
         Raises:
-            AddressError: ``name`` is not a table's name.
+            AddressError: ``table`` is not a table's name.
         """
-        return SharedTable(self, _name_of(name, Table))
+        return SharedTable(self, _name_of(table, Table))
 
     def volumes(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Volume]:
         """All volumes, or those of a share, or of a schema of it.
@@ -294,20 +306,23 @@ class SharingClient(Recipient):
     ) -> Sequence[RegisteredView]:
         """Make shared tables temporary views of a session, for plain ``spark.sql``.
 
-        Each view is a snapshot, planned now; ``refresh`` plans anew.
+        Each view is a snapshot, planned now; ``refresh`` plans anew. A view is called ``<schema>_<table>`` where no name is
+        given for it. A table or view of that name that was not registered here is left alone; a name that is given replaces
+        or hides it.
 
         Args:
             spark: A classic or Connect session.
             tables: A share, by its name: all its tables; a table's three-part name, or several; views' names to tables;
-                None for all tables of all shares. A view is called ``<schema>_<table>`` where no name is given for it.
+                None for all tables of all shares.
             engine: As ``Scan.to_spark``.
             **options: Options of each scan (``version=3``, ``where="..."``).
 
         Returns:
-            The views. A table of a share that cannot be loaded has none, and says why; a table that was named raises.
+            The views. A table of a share that cannot be loaded, or whose view's name is taken, has none, and ``problem`` says
+            why. A table that was named and cannot be loaded raises.
 
         Raises:
-            AddressError: Two tables would have one view.
+            AddressError: Two tables that were named would have one view.
             DeltaSharingError: A table that was named cannot be loaded.
         """
         from delta_sharing_spark.spark.views import register_views

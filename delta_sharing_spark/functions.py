@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import short_traceback
+from delta_sharing_spark.errors import ConfigError, short_traceback
 from delta_sharing_spark.sharing.address import parse_address
+from delta_sharing_spark.sharing.profile import Profile, profile_of
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
-from delta_sharing_spark.table import Moment, Scan, SharedTable
+from delta_sharing_spark.table import Moment, Scan, SharedTable, response_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,12 +50,17 @@ def load_as_arrow(
     limit: int | None = None,
     version: int | None = None,
     timestamp: Moment | None = None,
+    jsonPredicateHints: str | None = None,
+    use_delta_format: bool | None = None,
+    *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
     **options: Unpack[LoadOptions],
 ) -> pa.Table:
     """A snapshot's rows as an Arrow table; further options as in ``load_as_pandas``."""
-    return _table(url, options).scan(columns, where, limit, version, timestamp).to_arrow()
+    return _snapshot(
+        _table(url, options), columns, where, limit, version, timestamp, jsonPredicateHints, use_delta_format
+    ).to_arrow()
 
 
 @short_traceback
@@ -84,11 +90,9 @@ def load_as_pandas(
         where: A SQL boolean expression that every row fulfils.
         **options: Those of ``SharingClient`` (``accessMode="dir"``, ``caBundle=...``).
     """
-    table = _table(url, options)
-    scan = table.scan(columns, where, limit, version, timestamp, **_format(use_delta_format))
-    if jsonPredicateHints is not None:
-        scan = Scan(scan.table, scan.options, jsonPredicateHints)
-    return scan.to_pandas()
+    return _snapshot(
+        _table(url, options), columns, where, limit, version, timestamp, jsonPredicateHints, use_delta_format
+    ).to_pandas()
 
 
 @short_traceback
@@ -129,14 +133,30 @@ def load_as_spark(
     url: str,
     version: int | None = None,
     timestamp: Moment | None = None,
+    delta_sharing_profile: Profile | None = None,
+    *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
     spark: SparkSession | None = None,
     engine: str | None = None,
     **options: Unpack[LoadOptions],
 ) -> DataFrame:
-    """A snapshot as a Spark DataFrame, in the active session unless one is given; ``engine`` as in ``Scan.to_spark``."""
-    return _table(url, options).scan(columns, where, None, version, timestamp).to_spark(_session(spark), engine)
+    """A snapshot as a Spark DataFrame, in the active session unless one is given; ``engine`` as in ``Scan.to_spark``.
+
+    Args:
+        url: ``<profile>#<share>.<schema>.<table>``; ``<share>.<schema>.<table>`` beside ``delta_sharing_profile``.
+        version, timestamp: The table as of then.
+        delta_sharing_profile: A profile of ours or of the reference client.
+        columns, where: As in ``load_as_pandas``.
+        spark: The session.
+        engine: As in ``Scan.to_spark``.
+        **options: As in ``load_as_pandas``.
+    """
+    return (
+        _table(url, options, delta_sharing_profile)
+        .scan(columns, where, None, version, timestamp)
+        .to_spark(_session(spark), engine)
+    )
 
 
 @short_traceback
@@ -151,7 +171,7 @@ def load_table_changes_as_pandas(
 ) -> pd.DataFrame:
     """A change data feed as a pandas DataFrame; the last two arguments as those of ``load_as_pandas``."""
     bounds = (starting_version, ending_version, starting_timestamp, ending_timestamp)
-    return _table(url).changes(*bounds, **_format(use_delta_format)).to_pandas()
+    return _table(url).changes(*bounds, **response_format(use_delta_format)).to_pandas()
 
 
 @short_traceback
@@ -161,23 +181,39 @@ def load_table_changes_as_spark(
     ending_version: int | None = None,
     starting_timestamp: Moment | None = None,
     ending_timestamp: Moment | None = None,
+    delta_sharing_profile: Profile | None = None,
+    *,
     spark: SparkSession | None = None,
 ) -> DataFrame:
-    """A change data feed as a Spark DataFrame, in the active session unless one is given."""
-    changes = _table(url).changes(starting_version, ending_version, starting_timestamp, ending_timestamp)
+    """A change data feed as a Spark DataFrame, in the active session unless one is given; the profile as in ``load_as_spark``."""
+    changes = _table(url, None, delta_sharing_profile).changes(
+        starting_version, ending_version, starting_timestamp, ending_timestamp
+    )
     return changes.to_spark(_session(spark))
 
 
-def _format(use_delta_format: bool | None) -> LoadOptions:
-    """The option that corresponds to the reference client's ``use_delta_format``."""
-    if use_delta_format is None:
-        return {}
-    return {"responseFormat": "delta" if use_delta_format else "parquet"}
-
-
-def _table(url: str, options: LoadOptions | None = None) -> SharedTable:
+def _table(url: str, options: LoadOptions | None = None, profile: object = None) -> SharedTable:
     address = parse_address(url)
-    return SharingClient(address.profile, **(options or {})).table(str(address.table))
+    if profile is not None and address.profile:
+        raise ConfigError(
+            f"a profile is given twice, in {url!r} and as delta_sharing_profile; write {str(address.table)!r} beside the latter"
+        )
+    given = address.profile if profile is None else profile_of(profile)
+    return SharingClient(given, **(options or {})).table(str(address.table))
+
+
+def _snapshot(
+    table: SharedTable,
+    columns: Sequence[str] | None,
+    where: str | None,
+    limit: int | None,
+    version: int | None,
+    timestamp: Moment | None,
+    hints: str | None,
+    use_delta_format: bool | None,
+) -> Scan:
+    scan = table.scan(columns, where, limit, version, timestamp, **response_format(use_delta_format))
+    return scan if hints is None else Scan(table, scan.options, hints)
 
 
 def _session(spark: SparkSession | None) -> SparkSession:

@@ -35,12 +35,13 @@ from delta_sharing_spark.display import (
 from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options, redacted_options
+from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
 from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
 from delta_sharing_spark.storage.secrets import StorageSettings
 
 if TYPE_CHECKING:
@@ -269,6 +270,16 @@ class SharedTable(RecipientTable, RowSource):
         return self.snapshot_head().metadata
 
     @property
+    def protocol(self) -> Protocol:
+        """The protocol of the newest version: what a reader of it must be able to do."""
+        return self.snapshot_head().protocol
+
+    @property
+    def table(self) -> Table:
+        """The table as a listing names it."""
+        return Table(self.name.table, self.name.share, self.name.schema)
+
+    @property
     def schema(self) -> Struct:
         """The newest schema."""
         head = self.snapshot_head()
@@ -305,7 +316,28 @@ class SharedTable(RecipientTable, RowSource):
             OptionError: An unknown option or value, or two that contradict each other.
         """
         named = {"where": where, "limit": limit, "versionAsOf": version, "timestampAsOf": timestamp}
+        check_arguments(options, ("columns", "where", "limit", "version", "timestamp"))
         return self._scan(columns, named, options)
+
+    def snapshot(
+        self,
+        *,
+        jsonPredicateHints: str | None = None,
+        limit: int | None = None,
+        version: int | None = None,
+        timestamp: Moment | None = None,
+        use_delta_format: bool | None = None,
+    ) -> Scan:
+        """A snapshot's rows, by the keywords of the reference client; ``scan`` has more.
+
+        Args:
+            jsonPredicateHints: Files that hold no matching row are skipped; rows are not filtered. ``scan(where=...)`` does both.
+            limit: The maximum number of rows.
+            version, timestamp: The table as of then.
+            use_delta_format: Ask for the delta format, or for the parquet format; the server chooses if it is None.
+        """
+        scan = self.scan(limit=limit, version=version, timestamp=timestamp, **response_format(use_delta_format))
+        return scan if jsonPredicateHints is None else Scan(self, scan.options, jsonPredicateHints)
 
     def changes(
         self,
@@ -316,9 +348,10 @@ class SharedTable(RecipientTable, RowSource):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
+        use_delta_format: bool | None = None,
         **options: Unpack[LoadOptions],
     ) -> Scan:
-        """The change data feed of a range of versions or moments, both ends included."""
+        """The change data feed of a range of versions or moments, both ends included; ``use_delta_format`` as in ``snapshot``."""
         named = {
             "readChangeFeed": True,
             "startingVersion": starting_version,
@@ -328,7 +361,9 @@ class SharedTable(RecipientTable, RowSource):
             "where": where,
             "limit": limit,
         }
-        return self._scan(columns, named, options)
+        ends = ("starting_version", "ending_version", "starting_timestamp", "ending_timestamp")
+        check_arguments(options, (*ends, "columns", "where", "limit"))
+        return self._scan(columns, named, {**options, **response_format(use_delta_format)})
 
     def arrow_schema(self) -> pa.Schema:
         """The newest schema in Arrow's types."""
@@ -396,3 +431,10 @@ class SharedTable(RecipientTable, RowSource):
         if columns is not None:
             texts["columns"] = ",".join(quoted_column(name) for name in column_names(columns))
         return Scan(self, texts)
+
+
+def response_format(use_delta_format: bool | None) -> LoadOptions:
+    """The option that corresponds to the reference client's ``use_delta_format``."""
+    if use_delta_format is None:
+        return {}
+    return {"responseFormat": "delta" if use_delta_format else "parquet"}

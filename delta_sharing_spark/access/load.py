@@ -23,7 +23,13 @@ from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial
 from delta_sharing_spark.sharing.address import TableName, unquoted
 from delta_sharing_spark.sharing.identity import Identity, identity_of
 from delta_sharing_spark.sharing.private_key import KeyConsent, key_consent
-from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
+from delta_sharing_spark.sharing.profile import (
+    ENVIRONMENT,
+    Profile,
+    load_profile,
+    profile_from_environment,
+    profile_source,
+)
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.profile_files import only_spark_reads
 
@@ -110,6 +116,7 @@ class Recipient:
         self, profile: str | Path | Mapping[str, Any] | Profile | None = None, engine: str = "auto", **options: Any
     ) -> None:
         self.engine = checked_engine(engine)
+        profile = profile_source(profile)
         self.options = {name: option_text(value) for name, value in options.items()}
         parsed = parse_options({"path": "a.b.c", **self.options})
         if profile is None and parsed.gateway is not None:

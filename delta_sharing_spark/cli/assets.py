@@ -117,9 +117,11 @@ def cat(client: SharingClient, address: AssetAddress, kind: str | None) -> None:
 
 def download(client: SharingClient, address: AssetAddress, arguments: Namespace) -> dict[str, Any]:
     """Download a file or a directory, to one of its name by default; returns what was written."""
-    for name in ("columns", "where", "format", "limit"):
+    for name in ("columns", "where", "format", "limit", "version", "timestamp", "formulas_as_text"):
         if getattr(arguments, name):
-            raise ConfigError(f"--{name} is for tables, and {address.name}/ names files; leave it out")
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for tables, and {address.name}/ names files; leave it out"
+            )
     asset, path, _ = opened(client, address.name, address.path, arguments.kind)
     if asset is None:
         raise ConfigError(f"model {address.name} has files by version: write {address.name}/VERSION")

@@ -96,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         "2 wrong usage, 3 network.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.set_defaults(run=_help)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
 
     from delta_sharing_spark.flight.command_line import add_arguments
@@ -128,6 +129,21 @@ def _parser() -> argparse.ArgumentParser:
     head.add_argument("-n", type=_positive, default=10, metavar="ROWS", help="how many (10)")
     head.set_defaults(run=_head)
 
+    changes = commands.add_parser("changes", help="show the first rows of a table's change feed")
+    for end in ("starting", "ending"):
+        changes.add_argument(f"--{end}-version", metavar="VERSION", help=f"the {end.replace('ing', '')} of the feed")
+        changes.add_argument(f"--{end}-timestamp", metavar="MOMENT", help="the same by a moment")
+    changes.add_argument("-n", type=_positive, default=10, metavar="ROWS", help="how many (10)")
+    changes.set_defaults(run=_changes)
+
+    versions = commands.add_parser("versions", help="list a table's newest versions, with their times")
+    versions.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.TABLE", help=f"a table, after {profile}")
+    versions.add_argument("-n", type=_positive, default=20, metavar="VERSIONS", help="how many (20)")
+    versions.set_defaults(run=_versions)
+
+    explain = commands.add_parser("explain", help="tell what a read would send, fetch and skip, and why")
+    explain.set_defaults(run=_explain)
+
     count = commands.add_parser("count", help="count a table's rows, from metadata where that is exact")
     count.set_defaults(run=_count)
 
@@ -148,7 +164,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     download.set_defaults(run=_download)
 
-    for command in (schema, head, count, download):
+    for command in (schema, head, explain, count, download):
+        command.add_argument("--version", metavar="VERSION", help="the table as of this version")
+        command.add_argument(
+            "--timestamp", metavar="MOMENT", help="the table as of this moment, such as 2026-02-15T12:00:00Z"
+        )
+    for command in (schema, head, changes, explain, count, download):
         command.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.TABLE", help=f"a table, after {profile}")
         command.add_argument("--columns", help="only these: a,b")
         command.add_argument("--where", help="only rows that fulfil this SQL expression")
@@ -157,11 +178,11 @@ def _parser() -> argparse.ArgumentParser:
     flight = commands.add_parser("flight", help="serve a share's tables over Arrow Flight until interrupted")
     add_arguments(flight)
     flight.set_defaults(run=_flight)
-    for command in (ls, cat, schema, head, count, download, flight):
+    for command in (ls, cat, schema, head, changes, versions, explain, count, download, flight):
         command.add_argument(
             "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
         )
-        if command is not flight:
+        if command not in (explain, flight):
             command.add_argument("--json", action="store_true", help="JSON, for scripts")
 
     demo = commands.add_parser("demo", help="share sample tables on loopback and read them with Spark")
@@ -183,6 +204,11 @@ def _parser() -> argparse.ArgumentParser:
     for choice in commands._choices_actions:
         commands.choices[choice.dest].description = choice.help
     return parser
+
+
+def _help(_: argparse.Namespace) -> int:
+    _parser().print_help()
+    return DONE
 
 
 def _positive(text: str) -> int:
@@ -280,10 +306,43 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _head(arguments: argparse.Namespace) -> int:
+    return _show(_scan(arguments, limit=str(arguments.n)), arguments)
+
+
+def _changes(arguments: argparse.Namespace) -> int:
+    ends = {
+        f"{end}{what.title()}": value
+        for end in ("starting", "ending")
+        for what in ("version", "timestamp")
+        if (value := getattr(arguments, f"{end}_{what}")) is not None
+    }
+    if not {"startingVersion", "startingTimestamp"} & ends.keys():
+        raise ConfigError("a change feed has a start; give --starting-version or --starting-timestamp")
+    return _show(_scan(arguments, readChangeFeed="true", limit=str(arguments.n), **ends), arguments)
+
+
+def _versions(arguments: argparse.Namespace) -> int:
+    from delta_sharing_spark.sharing.address import parse_address
+
+    address = parse_address(arguments.address)
+    versions = _client(arguments, address.profile).table(str(address.table)).versions(arguments.n)
+    if arguments.json:
+        print_json([_plain(version) for version in versions])
+    else:
+        write_table(str(versions), sys.stdout)
+    return DONE
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(f"{_scan(arguments).explain()}\n")
+    return DONE
+
+
+def _show(scan: Scan, arguments: argparse.Namespace) -> int:
+    """Write the rows of a scan."""
     from delta_sharing_spark.frames.export import as_text, cells, json_lines
     from delta_sharing_spark.schema.markup import text_table
 
-    scan = _scan(arguments, limit=str(arguments.n))
     with scan.to_record_batch_reader() as reader:
         rows = as_text(reader, str(scan.table))
         if arguments.json:
@@ -347,9 +406,10 @@ def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     from delta_sharing_spark.table import Scan
 
     address = parse_address(arguments.address)
-    for name in ("columns", "where"):
-        if getattr(arguments, name) is not None:
-            more[name] = getattr(arguments, name)
+    options = {"columns": "columns", "where": "where", "version": "versionAsOf", "timestamp": "timestampAsOf"}
+    for name, option in options.items():
+        if getattr(arguments, name, None) is not None:
+            more[option] = getattr(arguments, name)
     return Scan(_client(arguments, address.profile).table(str(address.table)), more)
 
 

@@ -15,6 +15,7 @@ from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.predicates.coercion import FLIPPED
+from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import (
@@ -25,6 +26,7 @@ from delta_sharing_spark.predicates.tree import (
     In,
     IsNull,
     Literal,
+    columns,
     conjunction,
     depth,
     disjunction,
@@ -130,7 +132,8 @@ def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
         # An error is ours, Polars' own, or comes of a tree of another form: Polars applies the part to the rows that are read.
         with suppress(Exception):
             condition = parse_where(str(_expression(part, types)), schema)
-            if depth(condition) < MAX_DEPTH:
+            # Polars compares values of CHAR as they are, and where pads them.
+            if depth(condition) < MAX_DEPTH and not any(char_length(column.type) for column in columns(condition)):
                 conditions.append(condition)
     return str(conjunction(conditions)) if conditions else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,8 +63,14 @@ class RowSource(ABC):
         """All rows as an Arrow table, whose strings have the bytes that the files have."""
         return self.to_record_batch_reader().read_all()
 
+    def to_record_batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches of ``to_record_batch_reader``, one after the other."""
+        with self.to_record_batch_reader() as reader:
+            yield from reader
+
     def to_pandas(
         self,
+        convert_in_batches: bool = False,
         *,
         types_mapper: Callable[[pa.DataType], Any] | None = None,
         dtype_backend: Literal["pyarrow", "numpy_nullable"] | None = None,
@@ -74,6 +80,7 @@ class RowSource(ABC):
         """All rows as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
 
         Args:
+            convert_in_batches: Changes nothing; rows are always read in batches.
             decimals: ``"objects"``: Python's ``Decimal``, exact and slow; ``"floats"``: the nearest float64, nested ones
                 too; ``"arrow"``: columns of Arrow's decimals, exact and quick.
             types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -505,6 +505,53 @@ def refuse_foreign(key: str, value: str) -> None:
         if value.strip().lower() == harmless:
             return
         raise _refused(key, f"option '{key}' of other readers is not read here: {why}")
-    close = values.nearest(key, (option.name for option in OPTIONS))
+    close = _meant(key, ())
     hint = f"did you mean '{close}'?" if close else f"{_OPTIONS_PAGE} lists the known ones"
     raise _refused(key, f"unknown option '{key}'; {hint}")
+
+
+#: What people and other readers call options, in lower case and without underscores.
+_OTHER_WORDS = {
+    **dict.fromkeys(("filter", "filters", "predicate", "predicates", "condition", "conditions", "rowfilter"), "where"),
+    **dict.fromkeys(
+        (
+            "column",
+            "cols",
+            "columnnames",
+            "columnsnames",
+            "select",
+            "selectedcolumns",
+            "usecols",
+            "fields",
+            "projection",
+        ),
+        "columns",
+    ),
+    **dict.fromkeys(("rows", "nrows", "numrows", "maxrows", "top"), "limit"),
+    **dict.fromkeys(("asof", "versionnumber"), "version"),
+}
+
+
+def check_arguments(names: Iterable[str], arguments: Sequence[str]) -> None:
+    """Check the names of a method's further keywords.
+
+    Args:
+        names: They should be options.
+        arguments: What the method has arguments for: a near one is named rather than an option.
+
+    Raises:
+        OptionError: One is neither an option nor one of another reader's.
+    """
+    for name in names:
+        if name.lower() not in _BY_NAME and name.lower() not in _FOREIGN:
+            close = _meant(name, arguments)
+            if close in arguments:
+                raise _refused(name, f"unknown option '{name}'; did you mean '{close}'?")
+
+
+def _meant(name: str, arguments: Sequence[str]) -> str | None:
+    """The argument or option that a wrong name stands for, or is near to."""
+    word = _OTHER_WORDS.get(name.lower().replace("_", ""))
+    if word is not None:
+        return word if word in arguments else {"version": "versionAsOf"}.get(word, word)
+    return values.nearest(name, arguments) or values.nearest(name, (option.name for option in OPTIONS))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
 from delta_sharing_spark.options.values import camel_case
@@ -75,6 +75,21 @@ class Profile:
     carried: str | None = None
     iceberg_endpoint: str | None = None
 
+    @property
+    def share_credentials_version(self) -> int:
+        """The version, as the reference client names it."""
+        return self.version
+
+    @staticmethod
+    def read_from_file(profile: str | Path | IO[Any]) -> Profile:
+        """The profile of a file, by its path or open; raises ProfileError as ``load_profile``."""
+        return load_profile(profile_source(profile))
+
+    @staticmethod
+    def from_json(json: str | bytes | Mapping[str, Any]) -> Profile:
+        """The profile of its JSON, or of the fields of it; raises ProfileError as ``load_profile``."""
+        return load_profile(json.decode() if isinstance(json, bytes) else json)
+
     def __reduce__(self) -> tuple[Any, ...]:
         kept = replace(self, type="bearer_token", identity=None) if self.carried and self.identity is not None else self
         return Profile, tuple(getattr(kept, field.name) for field in fields(kept))
@@ -96,6 +111,31 @@ class Profile:
         return "\n".join((*identity, token))
 
 
+def profile_source(source: Any) -> Any:
+    """What ``load_profile`` takes, of what the reference client takes as well: an open file, which is its path where it has one."""
+    if not hasattr(source, "read"):
+        return source
+    path = getattr(source, "name", None)
+    if isinstance(path, str) and os.path.isfile(path):
+        return os.path.abspath(path)
+    text = source.read()
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
+def profile_of(source: Any) -> Profile:
+    """A profile of ours, or the reference client's by its fields."""
+    if isinstance(source, Profile):
+        return source
+    if not hasattr(source, "share_credentials_version"):
+        return load_profile(profile_source(source))
+    names = {"share_credentials_version", "type", *(field.name for field in fields(Profile))} - {
+        "private_key",
+        "version",
+    }
+    told = {camel_case(name): value for name in names if (value := getattr(source, name, None)) is not None}
+    return profile_from_fields(told, "the profile")
+
+
 def load_profile(
     source: str | Path | Mapping[str, Any], identity: Identity | None = None, key: KeyConsent | None = None
 ) -> Profile:
@@ -112,6 +152,10 @@ def load_profile(
     if isinstance(source, Mapping):
         return profile_from_fields(source, "the profile", identity, key)
     text = str(source).removeprefix("\ufeff").strip()
+    if not text:
+        raise ProfileError(
+            f"the profile is empty text; give a path or the JSON, or leave it out to take that of {ENVIRONMENT}"
+        )
     if text.startswith("{"):
         return _from_json(text, "the profile", identity, key)
     fields = _read(text)

@@ -16,10 +16,24 @@ from delta_sharing_spark.scan.plan import DeletionVector
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol line: the reader version and features that a table asks for."""
+    """A protocol line: the reader version and features that a table asks for, and those of writers, which reading needs not."""
 
     min_reader_version: int
     reader_features: tuple[str, ...] = ()
+    min_writer_version: int | None = field(default=None, compare=False)
+    writer_features: tuple[str, ...] = field(default=(), compare=False)
+
+    def __call__(self, use_delta_format: bool = True) -> Protocol:
+        """Itself: the reference client has a method where a table here has a property."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The format of a table's files, as the reference client names it."""
+
+    provider: str
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,16 @@ class Metadata:
     location: str | None = None
     auxiliary_locations: tuple[str, ...] = ()
     access_modes: tuple[str, ...] = ()
+    created_time: int | None = None
+
+    def __call__(self, use_delta_format: bool = True) -> Metadata:
+        """Itself: the reference client has a method where a table here has a property."""
+        return self
+
+    @property
+    def format(self) -> Format:
+        """The format of the files."""
+        return Format(self.provider)
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -125,8 +149,8 @@ class Table:
     """A table in a listing."""
 
     name: str
-    schema: str
     share: str
+    schema: str
     share_id: str | None = None
     id: str | None = None
     comment: str | None = None
@@ -165,7 +189,13 @@ def parse_protocol(body: Any, table: str) -> tuple[Protocol, str, int | None]:
     reader_version = _integer_of(tree, "minReaderVersion", table)
     if reader_version is None:
         raise malformed("its protocol names no minReaderVersion", table)
-    protocol = Protocol(reader_version, _strings(tree, "readerFeatures", table))
+    protocol = Protocol(
+        reader_version,
+        _strings(tree, "readerFeatures", table),
+        # Of what reading needs not nothing is refused.
+        writer if isinstance(writer := tree.get("minWriterVersion"), int) else None,
+        tuple(filter(_text, found)) if isinstance(found := tree.get("writerFeatures"), list) else (),
+    )
     return protocol, "parquet" if inner is None else "delta", _integer_of(outer, "version", table)
 
 
@@ -180,6 +210,8 @@ def parse_metadata(body: Any, table: str) -> Metadata:
     provider = tree.get("format")
     if provider is not None and not isinstance(_object(provider, "format", table).get("provider"), str | None):
         raise malformed("its format names a provider that is not text", table)
+    if not isinstance(tree.get("createdTime"), int):  # which reading needs not
+        tree = {name: value for name, value in tree.items() if name != "createdTime"}
     around = {name: outer[name] for name in _AROUND if outer.get(name) is not None}
     told = _told(Metadata, {**tree, **around}, table)
     told |= {"id": told["id"] or "", "provider": (provider or {}).get("provider") or "parquet"}

@@ -82,8 +82,9 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
 def checked_session(spark: SparkSession) -> SparkSession:
     """``spark``, if it is a session, classic or Connect; raises ConfigError where it is none."""
     if not (hasattr(spark, "conf") and hasattr(spark, "createDataFrame")):
+        what = "None" if spark is None else f"{str(spark)[:100]!r} ({type(spark).__name__})"
         raise ConfigError(
-            f"{str(spark)[:100]!r} ({type(spark).__name__}) is no Spark session; pass the session as spark"
+            f"{what} is no Spark session; pass the session as spark, for example SparkSession.builder.getOrCreate()"
         )
     return spark
 

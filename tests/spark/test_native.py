@@ -426,10 +426,10 @@ def test_nothing_secret_in_what_spark_shows(spark: Any, client: SharingClient, s
 
 def test_a_share_whose_name_has_a_period_is_a_share() -> None:
     def listed(share: str | None) -> list[Table]:
-        return [Table("t", "d", str(share))]
+        return [Table("t", str(share), "d")]
 
-    assert views._named("north.sales", listed) == {"d_t": TableName("north.sales", "d", "t")}
-    assert views._named("north.sales.t", listed) == {"sales_t": TableName("north", "sales", "t")}
+    assert views._named("north.sales", listed, str.lower) == ({"d_t": TableName("north.sales", "d", "t")}, [])
+    assert views._named("north.sales.t", listed, str.lower) == ({"sales_t": TableName("north", "sales", "t")}, [])
 
 
 @pytest.mark.connect

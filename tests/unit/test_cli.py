@@ -218,6 +218,40 @@ def test_head(run: Run, profile: str) -> None:
     assert rows[1]["joined"] == "2024-01-01T07:00:00Z"
 
 
+def test_changes_versions_and_explain(run: Run, profile: str) -> None:
+    bicycles = f"{profile}#demo.city.bicycles"
+    code, out, _ = run("changes", bicycles, "--starting-version", "2", "-n", "3")
+    assert (code, len(out.splitlines())) == (0, 5)
+    assert "_change_type" in out.splitlines()[0]
+    lines = run("changes", bicycles, "--starting-version", "2", "--ending-version", "2", "-n", "999", "--json")[1]
+    assert {json.loads(line)["_commit_version"] for line in lines.splitlines()} == {2}
+    code, out, err = run("changes", bicycles)
+    assert (code, out, "give --starting-version or --starting-timestamp" in err) == (2, "", True)
+    versions = json.loads(run("versions", bicycles, "--json")[1])
+    assert [version["version"] for version in versions] == [0, 1, 2, 3]
+    assert run("versions", bicycles, "-n", "1")[1].splitlines()[2].split()[0] == "3"
+    code, out, _ = run("explain", f"{profile}#demo.city.trips", "--where", "city = 'Lisbon'")
+    assert (code, "demo.city.trips" in out) == (0, True)
+    assert "city" in out
+
+
+def test_a_table_as_of_a_version_or_a_moment(run: Run, profile: str) -> None:
+    bicycles = f"{profile}#demo.city.bicycles"
+    counts = [run("count", bicycles, "--version", str(version))[1] for version in range(4)]
+    assert len(set(counts)) > 1
+    assert run("count", bicycles)[1] == counts[-1]
+    moment = json.loads(run("versions", bicycles, "--json")[1])[1]["committed"]
+    assert run("count", bicycles, "--timestamp", moment)[1] == counts[1]
+    assert run("head", bicycles, "--version", "99")[0] == 1
+
+
+def test_no_arguments_give_the_help(run: Run) -> None:
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: delta-sharing-spark")
+    assert "versions" in out
+
+
 @pytest.mark.parametrize(
     ("where", "rows"), [(None, 1000), ("trip < 10", 10), ("city IS NULL", 0)], ids=["all", "some", "none"]
 )
@@ -527,7 +561,6 @@ def test_the_demonstration_says_which_java_it_needs(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "required: COMMAND"),
         (["lst"], "invalid choice: 'lst'"),
         (["head", "-n", "0", "p#a.b.c"], "argument -n: '0' is not a positive number"),
         (["head", "-n", "few", "p#a.b.c"], "argument -n: 'few' is not a positive number"),

@@ -335,7 +335,7 @@ class FlightCatalog:
         prefix = backquoted(share) if is_odd(share, "share") else share
         for criteria in (f"{glob.escape(prefix)}.*", ""):  # a gateway compares its criteria with case
             listed = self._connection.flights(criteria)
-            tables = [Table(name, schema, of) for of, schema, name in listed if of.lower() == share.lower()]
+            tables = [Table(name, of, schema) for of, schema, name in listed if of.lower() == share.lower()]
             if tables:
                 break
         yield from tables

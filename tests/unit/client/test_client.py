@@ -38,6 +38,8 @@ from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
+OFFLINE = {"shareCredentialsVersion": 1, "endpoint": "https://sharing.invalid/x", "bearerToken": "t"}
+
 SCHEMA = pa.schema(
     [("n", pa.int64()), ("p.q", pa.string()), ("s t", pa.struct([("x", pa.int32())])), ("day", pa.string())]
 )
@@ -268,6 +270,56 @@ def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
     for use in uses:
         with pytest.raises(ConfigError, match="is no Spark session; pass the session as spark"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("filters", "where"),
+        ("filter", "where"),
+        ("predicate", "where"),
+        ("columns_names", "columns"),
+        ("column_names", "columns"),
+        ("select", "columns"),
+        ("nrows", "limit"),
+        ("as_of", "version"),
+        ("verson", "version"),
+        ("timestmp", "timestamp"),
+        ("accesMode", "accessMode"),
+    ],
+)
+def test_words_of_others_are_answered_with_ours(word: str, meant: str) -> None:
+    table = SharingClient(OFFLINE).table("a.b.c")
+    with pytest.raises(OptionError, match=f"unknown option '{word}'; did you mean '{meant}'\\?"):
+        table.scan(**{word: "1"})
+
+
+def test_words_of_a_change_feed() -> None:
+    with pytest.raises(OptionError, match="did you mean 'starting_version'"):
+        SharingClient(OFFLINE).table("a.b.c").changes(start_version=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_profile_is_told_as_one(text: str) -> None:
+    with pytest.raises(ProfileError, match="the profile is empty text; give a path or the JSON, or leave it out"):
+        SharingClient(text)
+
+
+def test_a_profile_whose_token_has_ended_warns() -> None:
+    with pytest.warns(
+        UserWarning, match=r"bearer token ended at 2020-01-02 00:00 UTC, as its expirationTime says"
+    ) as told:
+        SharingClient({**OFFLINE, "expirationTime": "2020-01-02T00:00:00Z"})
+    assert told[0].filename == __file__, "it names the line of the user"
+
+
+def test_what_is_no_url_is_not_shown() -> None:
+    """A token that was pasted into the place of the endpoint."""
+    client = SharingClient({**OFFLINE, "endpoint": "pasted-t0ken"})
+    assert repr(client) == "SharingClient('an endpoint that is no URL')"
+    with pytest.raises(ConfigError) as refused:
+        client.list_shares()
+    assert "pasted" not in str(refused.value)
 
 
 @pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])

@@ -76,15 +76,15 @@ def test_without_tqdm_nothing_is_shown_and_nothing_fails(monkeypatch: pytest.Mon
         progress.add_rows(1)
 
 
-TABLE = Table("t", "s", "sh", "share id", "id", "a comment", "s3://b/t", (), ("url", "dir"))
+TABLE = Table("t", "sh", "s", "share id", "id", "a comment", "s3://b/t", (), ("url", "dir"))
 
 
 def test_ids_and_locations_are_shown_on_demand() -> None:
     listing = Listing([TABLE])
     for shown, expected in (
-        (listing, ["name", "schema", "share", "comment", "access_modes"]),
+        (listing, ["name", "share", "schema", "comment", "access_modes"]),
         (listing.brief, ["name", "comment"]),
-        (listing.verbose, ["name", "schema", "share", "share_id", "id", "comment", "location", "access_modes"]),
+        (listing.verbose, ["name", "share", "schema", "share_id", "id", "comment", "location", "access_modes"]),
     ):
         assert repr(shown).splitlines()[0].split() == expected
         html = shown._repr_html_()

@@ -126,21 +126,23 @@ def test_a_limit_counts_before_a_later_condition_and_after_an_earlier_one(trips:
     assert lazy.select(pl.len()).collect().item() == 3000
 
 
-@pytest.mark.parametrize("mode", ["url", "dir"])
-def test_a_lazy_frame_and_a_count_are_of_the_table_that_they_were_made_of(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "history"), [("url", False), ("url", True), ("dir", False)])
+def test_a_lazy_frame_and_a_count_are_of_the_table_that_they_were_made_of(
+    tmp_path: Path, mode: str, history: bool
+) -> None:
     """Two columns exchange their names: a query that named one of them read the other one's values."""
     schema = Struct((Field("a", Primitive("string")), Field("b", Primitive("string"))))
     table = DeltaTableBuilder(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
     table.append([{"a": "x", "b": "y"}])
     with SharingServer() as server:
-        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+        server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"), history=history)
         shared = SharingClient(server.profile(), accessMode=mode).table("sh.sc.t")
         lazy, scan = shared.lazy(), shared.where("a = 'x'")
         queries = (lazy, lazy.select("a"), lazy.filter(pl.col("a") == "x"))
         assert [query.collect().height for query in queries] == [scan.count()] * 3
         table.rename_column("a", "c").rename_column("b", "a").rename_column("c", "b")
         for query in queries:
-            if mode == "dir":  # which reads the version that the frame was made of
+            if mode == "dir" or history:  # the version that the frame was made of can be read
                 assert query.collect()["a"].to_list() == ["x"]
                 assert scan.count() == 1
             else:

@@ -139,6 +139,17 @@ def test_a_checkpoint_whose_commit_is_gone_is_never_passed_over_for_an_older_ver
         files_of(store)
 
 
+@pytest.mark.parametrize("other", ["classic", "multipart"])
+def test_another_checkpoint_of_the_same_version_stands_in(other: str) -> None:
+    store = built("v2parquet")
+    damaged = next(name for name in checkpoint_files(store) if "_sidecars" not in name)
+    write_checkpoint(store, DAMAGED, [*HEAD, add("a"), add("c"), add("d"), add("e")], other)
+    for version in range(DAMAGED + 1):
+        del store.files[in_log(commit_name(version))]
+    store.files[damaged] = store.files[damaged][:100]
+    assert files_of(CachedLogStore(store)) == files_of(store) == LIVE
+
+
 SHORT = [*HEAD, add("a"), add("c"), remove("b")]
 NUMBERS: dict[str, dict[str, bytes]] = {
     "_last_checkpoint, files": {LAST_CHECKPOINT: hint(numOfAddFiles=4)},

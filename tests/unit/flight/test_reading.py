@@ -117,26 +117,34 @@ def test_odd_names_and_names_in_another_case_are_listed_and_read(built: Path) ->
         assert not server.failures
 
 
+@pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("change", ["exchanged", "widened", "replaced"])
-def test_a_table_that_has_changed_since_it_was_resolved_is_refused(tmp_path: Path, change: str) -> None:
+def test_a_table_that_has_changed_is_read_as_it_was_resolved_or_refused(
+    tmp_path: Path, change: str, history: bool
+) -> None:
+    """A server that shares no history lists the newest version alone."""
     schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("b", pa.string())])
     properties = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
     table = DeltaTableBuilder(tmp_path / "t", schema, properties=properties).append([{"id": 1, "a": "x", "b": "y"}])
     with SharingServer() as server:
-        server.add_table("sh.sc.t", table.path)
+        server.add_table("sh.sc.t", table.path, history=history)
         with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,))) as gateway:
             scan = SharingClient.over(gateway.uri, TOKEN).table("sh.sc.t").scan()
-            assert scan.to_arrow()["a"].to_pylist() == ["x"]
+            rows = scan.to_arrow()
+            assert rows["a"].to_pylist() == ["x"]
             table.append([{"id": 2, "a": "more", "b": "y"}])
-            assert scan.count() == 2
+            assert scan.count() == (1 if history else 2)
             if change == "exchanged":
                 table.rename_column("a", "c").rename_column("b", "a").rename_column("c", "b")
             elif change == "widened":
                 table.widen("id", "long")
             else:
                 server.add_table("sh.sc.t", DeltaTableBuilder(tmp_path / "other", schema).path)
-            with pytest.raises(TableChangedError, match=r"sh\.sc\.t has changed since it was loaded"):
-                scan.to_arrow()
+            if history and change != "replaced":
+                assert scan.to_arrow() == rows
+            else:
+                with pytest.raises(TableChangedError, match=r"sh\.sc\.t has changed since it was loaded"):
+                    scan.to_arrow()
 
 
 def test_expired_tickets_are_renewed_while_they_are_read(client: SharingClient) -> None:

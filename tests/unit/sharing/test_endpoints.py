@@ -88,9 +88,9 @@ def test_what_listings_tell(server: ScriptedServer, rest: SharingRest) -> None:
         "properties": {"k": "v"},
         "format": "delta",
     }
-    whole = Table("t", "sch", "sh", "1", "2", "C", "s3://b/t", ("s3://c",), ("url", "dir"), "D", {"k": "v"}, ("delta",))
+    whole = Table("t", "sh", "sch", "1", "2", "C", "s3://b/t", ("s3://c",), ("url", "dir"), "D", {"k": "v"}, ("delta",))
     server.on("/tables", Reply({"items": [table, {"name": "bare"}]}))
-    assert list(rest.list_tables("sh", "sch")) == [whole, Table("bare", "sch", "sh")]
+    assert list(rest.list_tables("sh", "sch")) == [whole, Table("bare", "sh", "sch")]
     server.on("/all-tables", Reply({"items": [table]}))
     assert list(rest.list_all_tables("sh")) == [whole]
 
@@ -103,7 +103,7 @@ def test_all_tables_is_a_walk_where_the_server_lacks_it(
     server.on("/schemas", Reply({"items": [{"name": "a"}, {"name": "b"}]}))
     server.on("/schemas/a/tables", Reply({"items": [{"name": "t1"}]}))
     server.on("/schemas/b/tables", Reply({}))
-    assert list(rest.list_all_tables("sh")) == [Table("t1", "a", "sh")]
+    assert list(rest.list_all_tables("sh")) == [Table("t1", "sh", "a")]
     assert clock.slept == []
 
 

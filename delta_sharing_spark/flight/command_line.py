@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.flight.settings import GatewaySettings
+from delta_sharing_spark.network import core_files
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE
 
 
@@ -65,6 +66,7 @@ def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, 
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.flight.gateway import FlightGateway
 
+    core_files.write_none()
     settings = settings_of(arguments)
     with FlightGateway(SharingClient(arguments.profile or None, **options), settings) as gateway:
         out.write(f"A Flight gateway to {gateway.share} listens on {gateway.uri}\n")

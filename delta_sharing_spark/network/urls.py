@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 _PORTS = {"http": 80, "https": 443}
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::([0-9]{0,5}))?")
 _NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?")
@@ -15,6 +15,8 @@ _NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?")
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?")
 #: What ends a line or a word, what some parsers drop (tabs) and what browsers read as a slash.
 _REFUSED = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\\]")
+#: All other ASCII: looked at without an expression, which takes 20 times as long over a signature.
+_PLAIN = bytes(byte for byte in range(0x21, 0x7F) if byte != ord("\\"))
 _LONGEST_NAME = 254
 
 
@@ -84,13 +86,16 @@ def parse_url(text: str) -> Url:
         UrlError: The text is none, or one that parsers read differently: with a user, a backslash, a blank, a control
             character, a number as its host.
     """
-    if _REFUSED.search(text):
+    is_plain = text.isascii() and not text.encode("ascii").translate(None, _PLAIN)
+    if not is_plain and _REFUSED.search(text):
         raise UrlError("it has a backslash, a blank or a control character")
-    match = _URL.fullmatch(text)
-    if match is None:
+    scheme, is_url, rest = text.partition("://")
+    if not is_url or not _SCHEME.fullmatch(f"{scheme}:"):
         raise UrlError("it is not a URL")
-    scheme, authority, path, query, fragment = match.groups()
     scheme = scheme.lower()
+    rest, has_fragment, fragment = rest.partition("#")
+    rest, has_query, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
     if "@" in authority:
         raise UrlError("it names a user")
     parts = _AUTHORITY.fullmatch(authority)
@@ -100,10 +105,16 @@ def parse_url(text: str) -> Url:
     if not 0 < port < 1 << 16 and (parts[2] or scheme in _PORTS):
         raise UrlError("its port is none")
     return Url(
-        scheme, canonical_host(parts[1]), port, _encoded(path), None if query is None else _encoded(query), fragment
+        scheme,
+        canonical_host(parts[1]),
+        port,
+        _encoded(slash + path),
+        _encoded(query) if has_query else None,
+        fragment if has_fragment else None,
     )
 
 
+@lru_cache(256)
 def canonical_host(text: str) -> str:
     """The one spelling of a host's name or address: in lower case, international names by IDNA, IPv6 without brackets.
 

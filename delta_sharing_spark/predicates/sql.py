@@ -13,7 +13,6 @@ from functools import partial
 from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.options.values import MOST_CHARACTERS
 from delta_sharing_spark.predicates import coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import CURRENT, call, compare, condition, like, membership, null_test
@@ -29,7 +28,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     spark_name,
 )
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", "!>": "<=", ">": ">", ">=": ">=",
                 "!<": ">=", "<=>": "<=>"}  # fmt: skip
@@ -41,6 +40,8 @@ Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
 _MARK = "__CHAR_VARCHAR_TYPE_STRING"
 _PRODUCTS = ("*", "/", "%", "DIV")
+#: Of a text, as of any option's (``options.values``), which this package knows nothing of.
+_MOST_CHARACTERS = 1 << 20
 #: Parts of the grammar within one another: some 12,000 parentheses.
 _MOST_PARTS = 100_000
 _OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
@@ -71,12 +72,14 @@ class _Parser(Cursor):
     """
 
     def __init__(self, text: str, schema: Struct, zone: Zone, now: int | None) -> None:
-        if len(text) > MOST_CHARACTERS:
+        if len(text) > _MOST_CHARACTERS:
             raise PredicateError(
-                f"a condition has {len(text)} characters, and at most {MOST_CHARACTERS} are read; join with a DataFrame of the values"
+                f"a condition has {len(text)} characters, and at most {_MOST_CHARACTERS} are read; join with a DataFrame of the values"
             )
         super().__init__(text)
         self._schema, self._zone, self._now = schema, zone, now
+        #: Of each struct that was looked into, by its identity, the fields of each name without case: a table may have 100,000.
+        self._fields: dict[int, dict[str, list[Field]]] = {}
 
     def parse(self) -> tree.Expression:
         start = self.peek
@@ -334,11 +337,11 @@ class _Parser(Cursor):
             parts.append(part.text if part.kind == "word" else part.value)
         if self.peek.is_one_of("("):
             raise self.outside(token, f"the function {'.'.join(parts)}()")
-        return self.bound(token, lambda: resolve(parts, self._schema, takes_char=True))
+        return self.bound(token, lambda: resolve(parts, self._schema, self._fields, takes_char=True))
 
     def _is_column(self, token: Token) -> bool:
         """Whether a word that may mean something else is a column here, as Spark has it."""
-        return any(name.upper() == token.value for name in self._schema.names)
+        return bool(_fields_named(token.value, self._schema, self._fields))
 
     def _follows_operand(self, token: Token) -> bool:
         """Whether a token can only stand behind an operand."""
@@ -451,11 +454,28 @@ def _run(steps: Steps, too_deep: Callable[[], PredicateError]) -> Operand:
                 return value
 
 
-def resolve(names: Iterable[str], schema: Struct, *, takes_char: bool = False) -> tree.Column:
+def _fields_named(name: str, struct: Struct, known: dict[int, dict[str, list[Field]]]) -> list[Field]:
+    """The fields of a name without case; ``known`` keeps those of all names."""
+    by_name = known.get(id(struct))
+    if by_name is None:
+        by_name = known[id(struct)] = {}
+        for field in struct.fields:
+            by_name.setdefault(field.name.lower(), []).append(field)
+    return by_name.get(name.lower(), [])
+
+
+def resolve(
+    names: Iterable[str],
+    schema: Struct,
+    known: dict[int, dict[str, list[Field]]] | None = None,
+    *,
+    takes_char: bool = False,
+) -> tree.Column:
     """The column, or field of structs, that a dotted name means.
 
     Args:
         names: The name's parts, outermost first.
+        known: Keeps the fields of structs by their names, for many names of one schema.
         takes_char: Whether a CHAR column is meant as Spark shows it, padded.
 
     Raises:
@@ -464,19 +484,20 @@ def resolve(names: Iterable[str], schema: Struct, *, takes_char: bool = False) -
     """
     path: list[str] = []
     kind: DataType = schema
+    known = {} if known is None else known
     for part in names:
         if not isinstance(kind, Struct):
             raise PredicateError(
                 f"{'.'.join(path)} is {spark_name(kind)}, which has no field {part!r} that where can read"
             )
-        near = [f for f in kind.fields if f.name.lower() == part.lower()]
+        near = _fields_named(part, kind, known)
         if len(near) > 1:
             raise PredicateError(
                 f"the column {part!r} is ambiguous: {', '.join(f.name for f in near)} differ by case only"
             )
         if not near:
-            known = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
-            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {known}")
+            there_are = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
+            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {there_are}")
         field = near[0]
         path.append(field.name)
         kind = field.type

@@ -145,6 +145,8 @@ def test_a_machine_serves_what_it_fetched_itself(
     own = pid_at(machine.port)
     assert own != os.getpid()
     assert os.getsid(own) != os.getsid(0)
+    (core,) = (line for line in Path(f"/proc/{own}/limits").read_text().splitlines() if "core file" in line)
+    assert core.split()[4] == "0", core
     os.kill(own, signal.SIGKILL)
     wait_for(lambda: not driver.machines())
     assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS

@@ -108,7 +108,7 @@ def test_deep_and_long_trees_stay_within_the_limits_of_servers() -> None:
     text = json_hints(deep, TABLE, PARTITIONS)
     assert text is not None
     assert depth(json.loads(text)) < 100
-    long = " OR ".join(f"name = '{'x' * 200}{i}'" for i in range(6_000))
+    long = " OR ".join(f"name = '{'x' * 200}{i}'" for i in range(4_600))
     assert json_hints(parse_where(long, TABLE), TABLE, PARTITIONS) is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -175,6 +176,20 @@ def test_a_sas_is_taken_out_of_what_surrounds_it(text: str, sas: str) -> None:
     made = AzureSas.of_token(text)
     made.check()
     assert made.sas == sas
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/t", "gs://bucket/t", "abfss://c@acct.dfs.core.windows.net/t"])
+def test_a_location_that_leads_to_this_machine_is_not_asked(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name resolves to: an endpoint there is the user's to name."""
+    lookup = socket.getaddrinfo
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = server.getsockname()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *a, **k: lookup(*there, *a, **k))
+        secret = {"s3": SESSION, "gs": GcpBearer("t"), "abfss": AzureSas("sv=1&sig=x")}[location.partition(":")[0]]
+        storage = Storage(parse_location(location), secret, StorageSettings())
+        for ask in (lambda: storage.get(storage.location), lambda: storage.get(storage.location, 0, 1)):
+            with pytest.raises(FileError, match=r"leads to 127\.0\.0\.1, .*; name it in the option storageEndpoint if"):
+                ask()
 
 
 def test_a_key_that_begins_with_a_slash() -> None:

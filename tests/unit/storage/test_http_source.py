@@ -357,6 +357,26 @@ def test_plain_http_and_other_schemes_are_refused_also_after_a_redirect(
         assert_no_secret(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("/\u00fc/%7e//k?", "/%C3%BC/%7e//k?"),
+        ("//{host}//%2E%2E/k?a=%2f", "//%2E%2E/k?a=%2f"),
+        ("http://{host}/a%2Db?", "/a%2Db?"),
+        ("?b=%7E", "/f.parquet?b=%7E"),
+    ],
+)
+def test_a_redirect_is_followed_letter_by_letter(
+    server: Server, session: requests.Session, clock: Clock, location: str, target: str
+) -> None:
+    """Servers that do not encode a path write it in UTF-8, which http.server and http.client take for Latin-1."""
+    there = location.format(host=f"127.0.0.1:{server.server_address[1]}").encode().decode("latin-1")
+    for turn in range(2):
+        server.faults.append(lambda handler, *_: handler.answer(302, Location=there))
+        assert source(server, session, clock).read(0, 10) == DATA[:10]
+        assert server.lines[-1] == f"GET {target} HTTP/1.1", turn
+
+
 @pytest.mark.parametrize("at", ["request", "body"])
 def test_a_network_that_goes_away_under_a_kept_connection_is_tried_again(
     server: Server, session: requests.Session, clock: Clock, monkeypatch: pytest.MonkeyPatch, at: str

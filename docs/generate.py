@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,14 @@ def _error_tree(kind: type[Exception], mark: str, below: str) -> Iterator[str]:
         yield from _error_tree(inner, f"{below}{'└' if is_last else '├'}── ", f"{below}{' ' if is_last else '│'}   ")
 
 
-def benchmarks_page() -> str:
-    """The page of figures as it stands, with what ``benchmarks/figures.py`` kept of each benchmark."""
+def benchmarks_page(name: str) -> str:
+    """A page of figures as it stands, with what ``benchmarks/figures.py`` kept of each benchmark."""
 
     def kept(mark: re.Match[str]) -> str:
         file = HERE.parent / "benchmarks" / "figures" / f"{mark[2]}.txt"
         return mark[1] + (f"```text\n{file.read_text(encoding='utf-8')}```\n" if file.exists() else "")
 
-    return _FIGURES.sub(kept, (HERE / "benchmarks.md").read_text(encoding="utf-8"))
+    return _FIGURES.sub(kept, (HERE / name).read_text(encoding="utf-8"))
 
 
 _OPTIONS = """# Options
@@ -280,7 +281,7 @@ PAGES = {
     "options.md": options_page,
     "features.md": features_page,
     "errors.md": errors_page,
-    "benchmarks.md": benchmarks_page,
+    **{name: partial(benchmarks_page, name) for name in ("benchmarks.md", "benchmarks-in-full.md")},
 }
 
 

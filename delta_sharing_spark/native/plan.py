@@ -466,6 +466,8 @@ def renewing_here(load: ResolvedScan, opener: TableOpener | None) -> tuple[Resol
 def why_not(load: ResolvedScan) -> str | None:
     """Why the native lane cannot read a load, as far as that is known before planning; None where it can."""
     options = load.options
+    if options.gateway is not None:
+        return "a Flight gateway gives rows, and this lane reads files"
     if options.limit is not None and load.predicate is not None:
         return "a load with a limit of the rows that fulfil a condition is read by the Python source, in order"
     for column in load.columns.fields:

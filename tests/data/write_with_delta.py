@@ -531,7 +531,7 @@ HEADER = """# Tables written by Delta Lake on Spark
 The project's own, written by `tests/data/write_with_delta.py` with {package}; not edited by hand. Each holds its Delta
 table and `expected.json`: the types and rows (as texts, `tests/conformance/canonical.py`) of every version, and of every
 version's change feed, as Delta itself returned them. `.crc` files are left out; commit times are compared only where
-they stand in the log. Read by `tests/conformance/test_delta_spark_tables.py` (both access modes and formats) and
+they stand in the log. Read by `tests/conformance/test_every_table.py` (both access modes and formats) and
 `tests/conformance/test_differential.py` (against other readers).
 
 | table | shows | versions | reader, writer | features | newest schema |

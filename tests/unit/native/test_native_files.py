@@ -40,6 +40,7 @@ from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from delta_sharing_spark.testing.tables.columns import schema_from_arrow
+from support import HANGS
 from unit.native.reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
@@ -268,17 +269,17 @@ def test_an_opening_ends_with_the_pool_that_fetches_for_it() -> None:
 
     def show(_: str, access: None) -> None:
         began.set()
-        goes_on.wait(30)
+        goes_on.wait(HANGS)
 
     pool, opener = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
     opened = opener.submit(_all_at_once, [(str(n), None) for n in range(4)], show, pool, Pace())
-    assert began.wait(30)
+    assert began.wait(HANGS)
     while pool._work_queue.qsize() < 3:
         time.sleep(0.001)
     pool.shutdown(wait=False, cancel_futures=True)
     goes_on.set()
     with pytest.raises(CancelledError):
-        opened.result(30)
+        opened.result(HANGS)
     opener.shutdown()
 
 

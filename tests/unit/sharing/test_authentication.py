@@ -32,6 +32,7 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.sharing.private_key import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
+from support import HANGS
 from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
@@ -231,7 +232,7 @@ def test_many_threads_renew_once(server: ScriptedServer, rest_of: Rest) -> None:
     begin = threading.Barrier(8)
 
     def ask(_: int) -> int:
-        begin.wait(60)
+        begin.wait(HANGS)
         return rest.table_version(NAME)
 
     with ThreadPoolExecutor(8) as pool:

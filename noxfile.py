@@ -1,34 +1,40 @@
 """Everything there is to run, from an empty machine: ``pip install nox && nox -s demo``, ``nox -s tests``.
 
 Needs Python 3.10 or newer and, for what runs Spark, Java 17 or newer: found by JAVA_HOME, on PATH and in the usual
-places; on Debian as root a headless one is installed. ``nox -l`` lists the sessions.
+places; on Debian as root a headless one is installed. ``nox -l`` lists the sessions; what they share is in ``.ci/``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
-import subprocess
 import sys
-import threading
-import time
 import zipfile
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import nox
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / ".ci"))
+
+from environments import (
+    EVERYTHING,
+    HERE,
+    PROJECT,
+    UTF8,
+    install,
+    named_or,
+    offer_pyenv,
+    pytest,
+    side_by_side,
+    spark_environment,
+)
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.error_on_external_run = False
-
-HERE = Path(__file__).resolve().parent
-PROJECT = nox.project.load_toml("pyproject.toml")
-EVERYTHING = ".[spark,connect,all,server]"
 
 #: Spark's minor versions that the behaviour suite runs on, with what each needs held back. Pythons that they take:
 #: 4.0 up to 3.13, 4.3 from 3.11.
@@ -68,8 +74,9 @@ NOT_ON_THE_LOWEST = [
 _ASIDE = [f"tests/spark/test_{name}.py" for name in ("native_cluster", "register", "tpch")]
 #: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the ``_LONG`` longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
+_PYTEST = ["python", "-m", "pytest", "-p", "no:cacheprovider"]
 TESTS = [
-    ["python", "-m", "pytest", "-p", "no:cacheprovider", *run]
+    [*_PYTEST, *run]
     for run in (
         ["tests/spark", *(f"--ignore={path}" for path in _ASIDE)],
         ["tests/unit"],
@@ -80,8 +87,8 @@ TESTS = [
     )
 ]
 _LONG = 2
+#: The Pythons that `unit` is run on in CI.
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
-OLDEST_JAVA = 17
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
@@ -96,13 +103,24 @@ def tests(session: nox.Session) -> None:
     env = spark_environment(session)
     if session.posargs == ["--checks"]:
         install(session, "-e", EVERYTHING, groups=["test", "lint", "types"])
-        side_by_side(session, [*TESTS[:_LONG], ["mypy"], *LINT, *TESTS[_LONG:]], env)
+        side_by_side(session, [*TESTS[:_LONG], ["mypy"], *LINT, *TESTS[_LONG:]], env, _LONG)
         return
     install(session, "-e", EVERYTHING, groups=["test"])
     if session.posargs:
         pytest(session, *session.posargs, env=env)
     else:
-        side_by_side(session, TESTS, env)
+        side_by_side(session, TESTS, env, _LONG)
+
+
+@nox.session
+def busy(session: nox.Session) -> None:
+    """The tests beside four busy loops, one part after the other, and tests/unit on half a core; or what is named; Linux."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    parts = [session.posargs] if session.posargs else [command[len(_PYTEST) :] for command in TESTS]
+    for part in parts:
+        session.run("python", "tests/busy.py", "loops", *part, env=env)
+    session.run("python", "tests/busy.py", "half", *(session.posargs or ["tests/unit"]), env=env)
 
 
 @nox.session(reuse_venv=True)
@@ -154,9 +172,9 @@ def emulators(session: nox.Session) -> None:
     pytest(session, "tests", "-m", "emulators", *session.posargs, env=env)
 
 
-@nox.session(python=PYTHONS)
+@nox.session
 def unit(session: nox.Session) -> None:
-    """The tests that start no Spark and need no Java, on each Python there is; PySpark's types are oracles of some."""
+    """The tests that start no Spark and need no Java; ``-P 3.13`` on another Python; PySpark's types are oracles of some."""
     install(session, "-e", ".[spark,all,server]", groups=["test"])
     session.install("--upgrade", "pandas")  # newer than Spark's extra takes
     pytest(session, *named_or(session, "tests/unit"), env=UTF8)
@@ -275,6 +293,14 @@ def cluster(session: nox.Session) -> None:
     session.run("python", "tests/cluster.py", *session.posargs, env=env)
 
 
+@nox.session
+def yarn(session: nox.Session) -> None:
+    """The native lane on Hadoop's MiniYARNCluster, which Maven fetches; ``-- --parts client --rounds 5``; Linux, as root."""
+    env = spark_environment(session)
+    install(session, "-e", ".[spark,server]", "venv-pack", groups=["test-base"])
+    session.run("python", "tests/yarn.py", *session.posargs, env=env)
+
+
 @nox.session(name="flight-go")
 def flight_go(session: nox.Session) -> None:
     """Arrow's Go client lists, reads in parallel, renews and cancels at our Flight gateway; needs Go."""
@@ -326,6 +352,14 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def gate(session: nox.Session) -> None:
+    """Is reading as fast as it was, with as few requests and bytes? Five minutes; ``-- rows planning`` for parts; Linux."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    session.run("python", "benchmarks/gate.py", *session.posargs, env=env)
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Damaged answers, logs, files, profiles, options and offsets for four minutes; ``-- --seconds 3600 --seed 2``."""
     env = spark_environment(session)
@@ -358,150 +392,5 @@ def notebooks(session: nox.Session) -> None:
     session.run("python", "examples/run_notebooks.py", *session.posargs, env=env)
 
 
-# --- environment ------------------------------------------------------------------------------------------------------
-
-#: Text is UTF-8 whatever the machine says: file names, the JVM's arguments, the output.
-UTF8: dict[str, str | None] = {
-    "PYTHONUTF8": "1",
-    "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8",
-    # Images of containers set it; each of the hundreds of processes would compile all that it imports.
-    "PYTHONDONTWRITEBYTECODE": None,
-}
-
-
-def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) -> None:
-    """Install packages and groups of ``[dependency-groups]``: read here, so that any pip will do."""
-    # uv would take a wheel of an earlier state of this directory from its cache. pip would compile all modules that there
-    # are, one after the other, where Python compiles those that it imports.
-    own = ["--reinstall-package", "delta-sharing-spark"] if session.venv_backend == "uv" else ["--no-compile"]
-    session.install(*own, *packages, *nox.project.dependency_groups(PROJECT, *groups))
-
-
-def named_or(session: nox.Session, folder: str) -> list[str]:
-    """What a session gives pytest: its arguments, with ``folder`` where they name no file or folder."""
-    is_named = any((HERE / argument.partition("::")[0]).exists() for argument in session.posargs)
-    return [*([] if is_named else [folder]), *session.posargs]
-
-
-def pytest(session: nox.Session, *args: str, env: dict[str, str | None]) -> None:
-    session.run("python", "-m", "pytest", *args, env=env)
-
-
-def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str, str | None]) -> None:
-    """Run programs of the session's environment all at once, for each waits at times; each output is printed whole.
-
-    The longest come first, and the others take what processor time those leave: else those would end alone.
-    """
-    whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
-    printing = threading.Lock()
-
-    def run(command: list[str]) -> bool:
-        began = time.monotonic()
-        nice = ["nice", "-n", "5"] if command in commands[_LONG:] and shutil.which("nice") else []
-        own = [*nice, str(Path(session.bin) / command[0]), *command[1:]]
-        done = subprocess.run(own, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        with printing:
-            sys.stdout.buffer.write(done.stdout)
-            sys.stdout.flush()
-            session.log(f"{shlex.join(command)}: exit code {done.returncode} after {time.monotonic() - began:.0f} s")
-        return done.returncode == 0
-
-    session.log(f"{len(commands)} commands, all at once; each prints when it has ended")
-    with ThreadPoolExecutor(len(commands)) as threads:
-        passed = list(threads.map(run, commands))
-    if not all(passed):
-        session.error("something failed; see above")
-
-
-def spark_environment(session: nox.Session) -> dict[str, str | None]:
-    """What Spark needs: a Java, this session's Python for its workers, UTF-8, loopback."""
-    python = str(Path(session.bin) / "python")
-    if shlex.quote(python) != python:
-        # Spark asks a shell for it, unquoted; the session's directory is first on PATH.
-        python = "python"
-    return {
-        **UTF8,
-        "JAVA_HOME": str(java_home(session)),
-        "PYSPARK_PYTHON": python,
-        "PYSPARK_DRIVER_PYTHON": python,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": None,
-    }
-
-
-def java_home(session: nox.Session) -> Path:
-    """The home of a Java that Spark runs on; installed on Debian as root, else an error with the line to run."""
-    for home in _java_homes():
-        if _java_version(home) >= OLDEST_JAVA:
-            return home
-    debian = Path("/etc/debian_version").exists() and shutil.which("apt-get")
-    if debian and os.geteuid() == 0:
-        session.log(f"no Java {OLDEST_JAVA} or newer found: installing a headless one")
-        subprocess.run(["apt-get", "update", "-qq"], check=False)
-        for package in ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"):
-            noninteractive = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
-            if subprocess.run(command, env=noninteractive, check=False).returncode == 0:
-                break
-        for home in _java_homes():
-            if _java_version(home) >= OLDEST_JAVA:
-                return home
-    if debian:
-        line = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
-    elif sys.platform == "darwin":
-        line = "brew install openjdk@17"
-    elif shutil.which("dnf"):
-        line = "sudo dnf install -y java-17-openjdk-headless"
-    else:
-        line = "install a Java 17 and set JAVA_HOME to it"
-    session.error(f"Spark needs Java {OLDEST_JAVA} or newer and none was found. Run: {line}")
-
-
-def _java_homes() -> Iterable[Path]:
-    if os.environ.get("JAVA_HOME"):
-        yield Path(os.environ["JAVA_HOME"])
-    on_path = shutil.which("java")
-    if on_path:
-        yield Path(on_path).resolve().parent.parent
-    for pattern in (
-        "/usr/lib/jvm/*",
-        "/opt/java/*",
-        "/opt/*jdk*",
-        "/usr/local/*jdk*",
-        "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
-        "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
-        "/Library/Java/JavaVirtualMachines/*/Contents/Home",
-        str(Path.home() / ".sdkman/candidates/java/*"),
-        str(Path.home() / ".jdks/*"),
-    ):
-        root = Path(pattern[: pattern.index("*")]).parent if "*" in pattern else Path(pattern)
-        anchor = Path(root.anchor)
-        yield from sorted(anchor.glob(str(Path(pattern).relative_to(anchor))))
-
-
-def _java_version(home: Path) -> int:
-    """The major version of the Java at ``home``; 0 where there is none that runs."""
-    java = home / "bin" / ("java.exe" if os.name == "nt" else "java")
-    if not java.is_file():
-        return 0
-    try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
-    return int(match[1]) if match else 0
-
-
-def _offer_pyenv() -> None:
-    """Put interpreters that pyenv has but does not serve on PATH, after everything that is there already works."""
-    for version in PYTHONS:
-        found = shutil.which(f"python{version}")
-        runs = found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
-        if not runs:
-            for folder in sorted(Path.home().glob(f".pyenv/versions/{version}*/bin"), reverse=True):
-                os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-                break
-
-
 if any(name in argument for argument in sys.argv for name in ("unit", "lowest")):
-    _offer_pyenv()
+    offer_pyenv(PYTHONS)

@@ -84,7 +84,7 @@ def measure(kind: str, table: str) -> dict[str, float]:
     if kind == "deltalake":
         import deltalake
 
-        before, start = peak_mib(), time.perf_counter()
+        before, start, burnt = peak_mib(), time.perf_counter(), time.process_time()
         files = deltalake.DeltaTable(table).get_add_actions(flatten=True).num_rows
     else:
         import pyarrow.json
@@ -93,7 +93,7 @@ def measure(kind: str, table: str) -> dict[str, float]:
         from delta_sharing_spark.deltalog.replay import load_snapshot
         from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
-        before, start = peak_mib(), time.perf_counter()
+        before, start, burnt = peak_mib(), time.perf_counter(), time.process_time()
         snapshot = load_snapshot(LocalLogStore(table))
         if kind.startswith("columns"):
             files = sum(batch.num_rows for batch in snapshot.adds(with_stats=kind == "columns"))
@@ -101,7 +101,8 @@ def measure(kind: str, table: str) -> dict[str, float]:
             files = sum(1 for _ in snapshot.tasks())
         else:
             files = len(list(snapshot.tasks()))
-    return {"seconds": time.perf_counter() - start, "peak": peak_mib(), "imports": before, "files": files}
+    spent = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - burnt}
+    return spent | {"peak": peak_mib(), "imports": before, "files": files}
 
 
 def best(kind: str, table: Path, repeats: int) -> dict[str, float]:

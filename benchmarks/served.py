@@ -36,6 +36,7 @@ class Served:
             [sys.executable, __file__, seen_at, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.profile = self._answer()
+        self.pid = self._process.pid
 
     def served(self) -> dict[str, list[int]]:
         """Requests and bytes by kind since the last call."""

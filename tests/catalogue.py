@@ -52,12 +52,13 @@ HEAD = """# The tests
 
 - What can be shown without Spark is shown in `unit/<package>/`: Spark costs a second where Python costs a hundredth.
 - What a server, a storage or a network does wrong is a row of a matrix in `faults/`, for every access mode at once.
-- Rows of a kind of table: a table in `data/delta_spark` (written by Delta) or of the builder; `conformance/` then reads it by URL,
-  by directory, by Flight and by the lane, and no other suite needs to.
+- Rows of a kind of table: a table in `data/delta_spark` (written by Delta), which `conformance/test_every_table.py` then reads by every
+  way, and no other suite needs to. A new way to a table is a line of `WAYS` in `conformance/ways.py`.
 - What a user of Spark sees is in `spark/`. It runs on a classic session. It is marked `connect` where the session's side differs over
   Connect: what the client does, how an error is shown, who knows a setting; `connect_only` where it is nothing on a classic one.
 - Suites are packages, and a helper is imported by its whole name: `from unit.access.loopback import ...`. Two modules may share a name.
 - A test waits by the clock that is handed in (`NetworkSettings(sleep=, clock=)`), or until something has happened; never for a time.
+  A limit of such a wait is `support.HANGS`: it guards against hanging alone. `nox -s busy` finds what depends on pace.
 - Hypothesis draws examples of many choices by `support/drawing.py`, each whole; a session of a test's own takes
   `support.INTERPRETED` and `PRELOADED_WORKERS`, unless its own start is what is tested.
 - `nox -s tests` runs the suites all at once, be it on two cores, and tries nothing twice: a test that fails on a busy machine is wrong.

@@ -183,8 +183,7 @@ class Budget:
 
     def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
         """Add a file's footer. Beyond the bounds, files that readers were sent are released first, then the longest unused."""
-        disk = shown.source.size if shown.reason is not None else 0
-        gone = []
+        disk, gone = shown.disk_bytes, []
         with self._lock:
             self._shown[holder, number] = (shown.memory_bytes, disk)
             self._memory += shown.memory_bytes

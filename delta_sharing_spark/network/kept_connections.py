@@ -104,7 +104,7 @@ class KeptAnswer:
         self._release(is_whole and not answer.will_close)
 
 
-#: An answer of requests, or one over a connection that was kept.
+#: An answer of requests, or one whose bytes are read as they arrive.
 Answer: TypeAlias = requests.Response | KeptAnswer
 
 

@@ -25,7 +25,8 @@ from delta_sharing_spark.spark.native import (
     why_not_in,
 )
 from delta_sharing_spark.spark.register import load_by_python, register_source
-from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
+from delta_sharing_spark.spark.session_settings import is_connect, warn_of_inline_secrets
+from delta_sharing_spark.spark.spark_types import with_places
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +111,9 @@ def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] =
     options = overridden(given, narrowing)  # whose condition holds those of all loads
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
-    return load_by_python(spark.read.format("deltaSharing").options(**options), path)
+    frame = load_by_python(spark.read.format("deltaSharing").options(**options), path)
+    # A frame over Connect is not asked for its columns unless the table is known to need it: that costs requests.
+    return with_places(frame, str(scan.table)) if not is_connect(spark) or scan.has_places else frame
 
 
 def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from support import HANGS
 from unit.access.loopback import Answer, Request, answering
 
 
@@ -80,7 +81,7 @@ def proxying(proxy: CheckingProxy) -> Iterator[CheckingProxy]:
 
 
 def _forwarded(request: Request, port: int) -> Answer:
-    backend = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    backend = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS)
     try:
         headers = {name: value for name, value in request.headers.items() if name != "connection"}
         backend.request(request.method, request.path, headers=headers)

@@ -21,6 +21,7 @@ import requests
 
 from emulators.checking import Asked, CheckingProxy, Grant, proxying
 from emulators.processes import free_port, running
+from support import HANGS
 
 BUCKET = "tables"
 
@@ -179,7 +180,7 @@ def _azurite() -> tuple[str, Path]:
         _AZURITE.mkdir(parents=True, exist_ok=True)
         command = [*node[1], "install", "--no-audit", "--no-fund", "--ignore-scripts", "azurite@3"]
         try:
-            subprocess.run(command, cwd=_AZURITE, capture_output=True, timeout=180, check=True)
+            subprocess.run(command, cwd=_AZURITE, capture_output=True, timeout=HANGS, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             pytest.skip(f"Azurite could not be installed by npm ({type(error).__name__}): is the registry reachable?")
     return node[0], main
@@ -343,7 +344,7 @@ class GcsCloud:
 
     def put(self, name: str, data: bytes) -> None:
         url = f"{self.backend}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, safe='')}"
-        requests.post(url, data=data, timeout=30).raise_for_status()
+        requests.post(url, data=data, timeout=HANGS).raise_for_status()
 
     def vend(self, location: str, *, lifetime: float = 3600, listing: bool = True) -> dict[str, Any]:
         token = "ya29." + secrets.token_urlsafe(32)
@@ -373,7 +374,7 @@ def gcs_cloud() -> Iterator[GcsCloud]:
     backend = f"http://127.0.0.1:{port}"
     command = [str(binary), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
     with running([*command, "-external-url", backend], port), proxying(CheckingProxy(port, check_gcs)) as proxy:
-        requests.post(f"{backend}/storage/v1/b", json={"name": BUCKET}, timeout=30).raise_for_status()
+        requests.post(f"{backend}/storage/v1/b", json={"name": BUCKET}, timeout=HANGS).raise_for_status()
         yield GcsCloud(proxy, backend)
 
 

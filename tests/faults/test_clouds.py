@@ -28,6 +28,7 @@ from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from support.buckets import BucketServer
 
 CLOUDS = ("s3", "gs", "abfss")
@@ -355,7 +356,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
         thread.start()
         yield listener.getsockname()[1], connections
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(60)
+    thread.join(HANGS)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

@@ -19,7 +19,7 @@ import pytest
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support import PRELOADED_WORKERS
+from support import HANGS, PRELOADED_WORKERS
 from support.buckets import BucketServer
 
 pytestmark = pytest.mark.spark
@@ -273,7 +273,7 @@ def test_no_secret_shows(
         [sys.executable, str(tmp_path / "job.py"), session, str(work), json.dumps(loads)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=HANGS,
         cwd=tmp_path,
         env={**os.environ, **environment, "PYTHONPATH": str(work)},
         check=False,

@@ -17,6 +17,7 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice,
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.deltalog.logbuilder import MemoryLogStore
+from unit.scan.local_access import Bytes
 
 Rows = list[str]
 
@@ -109,20 +110,6 @@ def _local(location: str) -> str:
     if "\0" in path or max(map(len, path.encode(errors="replace").split(b"/"))) > 255 or not Path(path).is_file():
         raise CorruptFileError(f"no file {location[:100]!r}")
     return path
-
-
-class Bytes:
-    """A ``ByteSource``."""
-
-    def __init__(self, name: str, content: bytes) -> None:
-        self.name, self.size, self._content = name, len(content), content
-
-    def read(self, start: int, length: int) -> memoryview:
-        if not 0 <= start <= start + length <= self.size:
-            raise CorruptFileError(f"{self.name} ends before byte {start + length}")
-        return memoryview(self._content)[start : start + length]
-
-    def close(self) -> None: ...
 
 
 def read_tasks(spec: ReadSpec, tasks: list[FileTask], files: Files, slices: int = 1) -> Rows:

@@ -7,7 +7,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +24,7 @@ from delta_sharing_spark.native import table_index
 from delta_sharing_spark.spark import file_index, native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 
 ORDERED = pa.schema({"id": pa.int64(), "city": pa.string(), "file_size": pa.int64()})
 KEYS = {
@@ -85,84 +87,130 @@ def ids(frame: Any) -> list[int]:
     return sorted(row.id for row in frame.select("id").collect())
 
 
-@pytest.mark.parametrize(("mode", "pushdown"), [("url", "false"), ("dir", "true")])
-def test_each_query_lists_what_its_filters_leave(
-    spark: Any, client: SharingClient, shared: SharingServer, mode: str, pushdown: str
-) -> None:
+@pytest.fixture(params=[("url", "false"), ("dir", "true")], ids=["url", "dir, pushdown"])
+def ordered(request: pytest.FixtureRequest, spark: Any, client: SharingClient) -> Iterator[Any]:
+    """The ordered table by each access mode, with Spark's own pushdown and without."""
+    mode, pushdown = request.param
+    spark.conf.set("spark.sql.parquet.filterPushdown", pushdown)
     frame = client.table("index.d.ordered").scan(accessMode=mode).to_spark(spark)
-    other = spark.createDataFrame([(150,), (450,)], "id long")
     frame.createOrReplaceTempView("ordered_by_index")
-    expected = [
+    yield frame
+    spark.conf.unset("spark.sql.parquet.filterPushdown")
+
+
+@pytest.mark.parametrize(
+    ("condition", "files", "rows"),
+    [
         ("id >= 120 AND id < 180", 1, range(120, 180)),
         ("id = 777", 1, [777]),
         ("id IN (5, 250)", 2, [5, 250]),
         ("id > 5000", 0, []),
         ("id % 500 = 3", 10, [3, 503]),
         ("id < 250 OR id >= 950", 4, [*range(250), *range(950, 1000)]),
-    ]
-    spark.conf.set("spark.sql.parquet.filterPushdown", pushdown)
-    try:
-        for condition, files, rows in expected:
-            assert ids(frame.where(condition)) == list(rows), condition
-            assert client.last_scans()[-1].files == files, condition
-            assert ids(spark.sql(f"SELECT id FROM ordered_by_index WHERE {condition}")) == list(rows)
-        joined = frame.where("id < 200").alias("a").join(frame.where("id >= 100").alias("b"), "id")
-        assert joined.count() == 100
-        assert {scan.files for scan in client.last_scans()[-2:]} == {1}, (
-            "Spark infers each side's filter from the other's"
-        )
-        assert frame.where("id < 300").join(other, "id").count() == 1
-        within = "SELECT id FROM ordered_by_index WHERE id = (SELECT max(id) FROM ordered_by_index WHERE id < 10)"
-        assert ids(spark.sql(within)) == [9]
-    finally:
-        spark.conf.unset("spark.sql.parquet.filterPushdown")
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_query_lists_what_its_filters_leave(
+    spark: Any, client: SharingClient, ordered: Any, condition: str, files: int, rows: Sequence[int]
+) -> None:
+    assert ids(ordered.where(condition)) == list(rows)
+    assert client.last_scans()[-1].files == files
+    assert ids(spark.sql(f"SELECT id FROM ordered_by_index WHERE {condition}")) == list(rows)
+
+
+def test_joins_and_inner_queries_list_what_their_filters_leave(spark: Any, client: SharingClient, ordered: Any) -> None:
+    other = spark.createDataFrame([(150,), (450,)], "id long")
+    joined = ordered.where("id < 200").alias("a").join(ordered.where("id >= 100").alias("b"), "id")
+    assert joined.count() == 100
+    listed = {scan.files for scan in client.last_scans()[-2:]}
+    assert listed == {1}, "Spark infers each side's filter from the other's"
+    assert ordered.where("id < 300").join(other, "id").count() == 1
+    within = "SELECT id FROM ordered_by_index WHERE id = (SELECT max(id) FROM ordered_by_index WHERE id < 10)"
+    assert ids(spark.sql(within)) == [9]
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_file_is_asked_for_by_two_requests_at_most(
+    spark: Any, client: SharingClient, shared: SharingServer, mode: str
+) -> None:
     shared.reset_metrics()
     assert client.table("index.d.ordered").scan(accessMode=mode).to_spark(spark).where("id = 450").count() == 1
     assert shared.count("data") <= 2
 
 
-@pytest.mark.parametrize("mode", ["url", "dir"])
-def test_partition_columns_are_real_ones(spark: Any, client: SharingClient, mode: str) -> None:
-    scan = client.table("index.d.keys").scan(accessMode=mode)
-    frame, rows = scan.to_spark(spark), spark.createDataFrame(scan.to_arrow())
+CONDITIONS = (
+    "city = 'Lisbon'", "city LIKE 'O\\'%'", "city IS NULL", "length(city) = 6", "day > DATE'1960-06-01'", "long < 0",
+    "short = -0.25", "moment < TIMESTAMP'1975-01-01 00:00:00Z'", "year(local) = 2001", "bytes = X'4142'",
+    "bytes IS NULL OR flag", "NOT flag", "small IN (-1, 1)", "ratio = 0.5", "isnan(ratio)", "concat(city, small) = 'Lisbon-1'",
+    "city = 'Lisbon' AND id < 50 AND small < 1", "city IN ('Lisbon', 'x')",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The table of many partition columns by the lane, its rows in Spark's own frame, and the ids that pass each condition."""
+
+    frame: Any
+    rows: Any
+    passing: dict[str, list[int]]
+
+
+@pytest.fixture(scope="module", params=["url", "dir"])
+def keys(request: pytest.FixtureRequest, spark: Any, shared: SharingServer) -> Keys:
+    scan = SharingClient(shared.profile()).table("index.d.keys").scan(accessMode=request.param)
+    rows = spark.createDataFrame(scan.to_arrow())
+    truths = rows.selectExpr("id", *(f"({condition}) IS TRUE" for condition in CONDITIONS)).toArrow()
+    passing = {
+        condition: sorted(truths["id"].filter(passes).to_pylist())
+        for condition, passes in zip(CONDITIONS, truths.columns[1:], strict=True)
+    }
+    return Keys(scan.to_spark(spark), rows, passing)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_condition_on_partition_columns(keys: Keys, condition: str) -> None:
+    assert ids(keys.frame.where(condition)) == keys.passing[condition]
+
+
+def test_partition_columns_are_real_ones(spark: Any, keys: Keys) -> None:
+    frame, rows = keys.frame, keys.rows
     assert frame.columns == rows.columns
-    conditions = (
-        "city = 'Lisbon'", "city LIKE 'O\\'%'", "city IS NULL", "length(city) = 6", "day > DATE'1960-06-01'", "long < 0",
-        "short = -0.25", "moment < TIMESTAMP'1975-01-01 00:00:00Z'", "year(local) = 2001", "bytes = X'4142'",
-        "bytes IS NULL OR flag", "NOT flag", "small IN (-1, 1)", "ratio = 0.5", "isnan(ratio)", "concat(city, small) = 'Lisbon-1'",
-        "city = 'Lisbon' AND id < 50 AND small < 1", "city IN ('Lisbon', 'x')",
-    )  # fmt: skip
-    truths = [f"({condition}) IS TRUE" for condition in conditions]
-    expected = rows.selectExpr("id", *truths).toArrow()
-    for condition, passes in zip(conditions, expected.columns[1:], strict=True):
-        assert ids(frame.where(condition)) == sorted(expected["id"].filter(passes).to_pylist()), condition
     names = [name for name in KEYS if name != "ratio"]
     assert {str(r) for r in frame.select("id", *names).collect()} == {
         str(r) for r in rows.select("id", *names).collect()
     }
-    frame.where("day = DATE'1961-01-01'").collect()
-    assert client.last_scans()[-1].files == 1
     few = spark.createDataFrame([("Lisbon", 1)], "city string, n int").where("n = 1")
     pruned = frame.join(few.hint("broadcast"), "city")
     assert "dynamicpruning" in pruned._jdf.queryExecution().executedPlan().toString()
     assert pruned.count() == rows.where("city = 'Lisbon'").count()
 
 
-def test_limits_bound_what_is_listed_and_opened(spark: Any, client: SharingClient, shared: SharingServer) -> None:
-    for mode in ("url", "dir"):
-        for name in ("ordered", "keys"):
-            frame = client.table(f"index.d.{name}").scan(accessMode=mode).to_spark(spark)
-            shared.reset_metrics()
-            assert len(frame.take(5)) == 5
-            scan = client.last_scans()[-1]
-            assert (scan.files, scan.rows) == (1, 5), scan
-            assert (scan.sent == {"limitHint": "5"}) == (mode == "url")
-            assert shared.count("data") <= 2
-            assert frame.limit(150).count() == 150
-            assert frame.select("id").limit(7).union(frame.select("id").limit(9)).count() == 16
-            assert client.last_scans()[-1].rows == 9
-            assert frame.count() == (1000 if name == "ordered" else 270)
-            assert client.last_scans()[-1].rows is None
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_condition_on_a_partition_column_lists_its_files(spark: Any, client: SharingClient, mode: str) -> None:
+    client.table("index.d.keys").scan(accessMode=mode).to_spark(spark).where("day = DATE'1961-01-01'").collect()
+    assert client.last_scans()[-1].files == 1
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize(("name", "rows"), [("ordered", 1000), ("keys", 270)])
+def test_limits_bound_what_is_listed_and_opened(
+    spark: Any, client: SharingClient, shared: SharingServer, mode: str, name: str, rows: int
+) -> None:
+    frame = client.table(f"index.d.{name}").scan(accessMode=mode).to_spark(spark)
+    shared.reset_metrics()
+    assert len(frame.take(5)) == 5
+    scan = client.last_scans()[-1]
+    assert (scan.files, scan.rows) == (1, 5), scan
+    assert (scan.sent == {"limitHint": "5"}) == (mode == "url")
+    assert shared.count("data") <= 2
+    assert frame.limit(150).count() == 150
+    assert frame.select("id").limit(7).union(frame.select("id").limit(9)).count() == 16
+    assert client.last_scans()[-1].rows == 9
+    assert frame.count() == rows
+    assert client.last_scans()[-1].rows is None
+
+
+def test_limits_of_a_frames_operations(spark: Any, client: SharingClient) -> None:
     frame = client.table("index.d.ordered").to_spark(spark)
     assert [row.id for row in frame.orderBy("id", ascending=False).limit(2).collect()] == [999, 998]
     assert len(frame.where("id % 2 = 0").take(500)) == 500
@@ -253,21 +301,28 @@ def test_a_name_that_file_metadata_has_too_skips_nothing(spark: Any, client: Sha
     assert client.last_scans()[-1].condition == "`id` < 100L"
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [({"status": 403}, "may not read"), ({"status": 500}, "500"), ({"truncate": 40}, "answer|line")],
+    ids=["403", "500", "truncated"],
+)
+@pytest.mark.parametrize("is_join", [False, True], ids=["filter", "join"])
 def test_what_goes_wrong_in_a_listing_is_one_line(
-    spark: Any, client: SharingClient, shared: SharingServer, caplog: pytest.LogCaptureFixture
+    spark: Any,
+    client: SharingClient,
+    shared: SharingServer,
+    caplog: pytest.LogCaptureFixture,
+    fault: dict[str, int],
+    words: str,
+    is_join: bool,
 ) -> None:
     frame = client.table("index.d.ordered").scan(accessMode="url").to_spark(spark)
-    for fault, words in (
-        ({"status": 403}, "may not read"),
-        ({"status": 500}, "500"),
-        ({"truncate": 40}, "answer|line"),
-    ):
-        shared.faults.add("query", times=None, **fault)
-        for query in (frame.where("id = 3"), frame.join(frame.where("id = 4"), "id")):
-            with pytest.raises(PySparkException, match=words) as caught:
-                query.collect()
-            assert re.fullmatch(r"\w+Error: [^\n]*", str(caught.value)), str(caught.value)
-        shared.faults.clear()
+    query = frame.join(frame.where("id = 4"), "id") if is_join else frame.where("id = 3")
+    shared.faults.add("query", times=None, **fault)
+    with pytest.raises(PySparkException, match=words) as caught:
+        query.collect()
+    assert re.fullmatch(r"\w+Error: [^\n]*", str(caught.value)), str(caught.value)
+    shared.faults.clear()
     assert frame.where("id = 3").count() == 1
     assert "Traceback" not in caplog.text
 
@@ -294,7 +349,7 @@ def test_a_stranger_gets_no_answer(spark: Any, client: SharingClient, monkeypatc
     assert ours
 
     def call(target: str, method: str) -> str:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANGS) as peer:
             peer.sendall(f"c\n{target}\n{method}\nn\nn\ne\n".encode())
             return peer.makefile("rb").readline().decode()
 
@@ -347,12 +402,12 @@ def test_an_interrupt_ends_the_listing_and_the_query(spark: Any, tmp_path: Path)
         frame = SharingClient(server.profile()).table("s.d.t").scan(accessMode="url").to_spark(spark)
         main, is_over = threading.main_thread().ident or 0, threading.Event()
         server.faults.add(
-            "query", times=None, call=lambda: (signal.pthread_kill(main, signal.SIGINT), is_over.wait(60))
+            "query", times=None, call=lambda: (signal.pthread_kill(main, signal.SIGINT), is_over.wait(HANGS))
         )
         try:
             with pytest.raises(KeyboardInterrupt):
                 frame.where("id >= 0").join(frame.where("id < 5"), "id").count()
-            until = time.monotonic() + 60
+            until = time.monotonic() + HANGS
             while file_index._under_way:
                 assert time.monotonic() < until
                 time.sleep(0.05)
@@ -402,7 +457,7 @@ def test_a_static_frame_joined_to_a_stream(spark: Any, client: SharingClient, sh
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 50).load().selectExpr("value % 100 AS id")
     query = ticks.join(frame, "id").writeStream.format("memory").queryName("joined_by_index").start()
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + HANGS
         while query.lastProgress is None or query.lastProgress["batchId"] < 3:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -430,7 +485,7 @@ def test_what_the_function_of_a_streams_batch_reads_is_no_part_of_the_batch(
         writer = stream.writeStream.foreachBatch(read).option("checkpointLocation", str(tmp_path / name))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(HANGS)
         finally:
             query.stop()
         assert sorted(found) == [(i, f"c{i % 7}") for i in range(1000)], name

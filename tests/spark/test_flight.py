@@ -21,6 +21,7 @@ from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string()), ("day", pa.string())])
 TOKEN = "token-of-the-gateway"
@@ -72,7 +73,7 @@ def test_batch_feed_and_stream(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(HANGS)
         if query.exception() is not None:
             raise query.exception()
         return list(spark.read.parquet(str(sink)).collect())
@@ -120,7 +121,7 @@ def test_a_gateway_killed_under_a_task(
         silent = server.faults.add("data", times=None, stall=60.0)
         try:
             counting = pool.submit(frame.count)
-            until = time.monotonic() + 120
+            until = time.monotonic() + HANGS
             while not silent.hits and time.monotonic() < until:
                 time.sleep(0.05)
             assert silent.hits
@@ -137,10 +138,10 @@ def test_a_gateway_killed_under_a_task(
             frame, impatient = load(name, **through), load(name, **through, retryTimeout="1s")
             counting = killed_under(frame.where("s like 'row%'"))
             running = started()
-            assert counting.result(120) == 40
+            assert counting.result(HANGS) == 40
             counting = killed_under(impatient.where("s like 'row%'"))
             with pytest.raises(Exception, match=re.escape(uri)) as caught:
-                counting.result(120)
+                counting.result(HANGS)
             assert "NetworkError" in str(caught.value)
             assert "Traceback" not in str(caught.value)
     finally:

@@ -16,6 +16,7 @@ import pytest
 from delta_sharing_spark.spark.streaming import ADMISSION_CONTROL
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from support.openid_provider import OpenIdProvider
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -75,7 +76,7 @@ def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
 
     query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = query.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(HANGS)
     assert query.exception() is None
     assert sum(batches) == 40
     source = query.recentProgress[-1]["sources"][0]

@@ -28,6 +28,7 @@ from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark import file_index, native, views
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support import HANGS
 
 SCHEMA = pa.schema({"id": pa.int64(), "city": pa.string(), "x": pa.float64(), "s": pa.struct({"a": pa.int32()})})
 
@@ -404,7 +405,7 @@ def test_what_outlives_its_frame_can_be_read(spark: Any, client: SharingClient) 
     assert later.count() == 3000
     if spark.version >= "4.3":  # 4.0 was seen to hold more of what has ended
         del rdd, later
-        until = time.monotonic() + 60
+        until = time.monotonic() + HANGS
         while index() is not None and time.monotonic() < until:
             collect()
         assert index() is None

@@ -20,7 +20,7 @@ from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.spark import gateway_starts, lanes, native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support import INTERPRETED
+from support import HANGS, INTERPRETED
 
 _SESSION = """
 import json, logging, os, shutil, signal, sys, threading, time, urllib.request
@@ -133,7 +133,7 @@ def test_local_cluster(tmp_path: Path) -> None:
         environment |= {"PYSPARK_PYTHON": sys.executable, "DELTA_SHARING_OF_THIS_TEST": profile}
         ran = subprocess.run(
             [sys.executable, "-c", _SESSION, profile, token, json.dumps(INTERPRETED)],
-            env=environment, capture_output=True, text=True, timeout=280, check=False,
+            env=environment, capture_output=True, text=True, timeout=HANGS, check=False,
         )  # fmt: skip
     assert "all is well" in ran.stdout, ran.stdout + ran.stderr[:3000] + ran.stderr[-4000:]
 
@@ -182,7 +182,7 @@ def test_an_application_keeps_no_executor_for_its_gateways(monkeypatch: pytest.M
     try:
         context: Any = SimpleNamespace(getConf=lambda: {"spark.dynamicAllocation.enabled": "true"})
         starts = Starts(context, gateway, 1 << 28)
-        until = time.monotonic() + 20
+        until = time.monotonic() + HANGS
         while not starts._has_served and time.monotonic() < until:
             time.sleep(0.02)
         assert begun[0] == ""

@@ -17,7 +17,7 @@ import pytest
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support import INTERPRETED
+from support import HANGS, INTERPRETED
 
 # Python runs it at every start: the server's workers see neither the checkout nor an installed copy of it.
 _WITHOUT = """
@@ -79,7 +79,7 @@ def bare_connect_server(tmp_path: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, 15)
-        process.wait(30)
+        process.wait(HANGS)
         log.close()
 
 
@@ -93,7 +93,7 @@ def test_register_ships_the_package_to_a_server_that_lacks_it(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANGS,
         check=False,
     )
     assert run.stdout.split() == ["UNKNOWN", "ROWS", "3"], run.stdout + run.stderr[-3000:]

@@ -19,6 +19,7 @@ from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.spark.session_settings import session_options
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 
 ZONE = "spark.sql.session.timeZone"
 #: Before, in and after the hour that New York's clocks leave out on 8 March 2026, and twice in the one that they repeat.
@@ -129,7 +130,7 @@ def test_a_moment_is_in_the_zone_of_the_session(
         .writeStream.format("parquet").option("path", str(tmp_path / "out"))
         .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     )  # fmt: skip
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(HANGS)
     assert ids(spark.read.parquet(str(tmp_path / "out"))) == since
 
 

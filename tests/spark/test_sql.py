@@ -23,6 +23,7 @@ from delta_sharing_spark.spark.plan_reading import _kind, _plans
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from spark.parquet_twins import create_twin
+from support import HANGS
 
 DAY = datetime.date(2024, 1, 1)
 
@@ -269,7 +270,7 @@ def test_the_tables_of_a_query_are_asked_for_at_the_same_time(
     """Each of two requests waits for the other; a table that is mentioned twice is asked for once."""
 
     def waiting(call: Callable[..., Any]) -> Callable[..., Any]:
-        barrier = threading.Barrier(2, timeout=60)
+        barrier = threading.Barrier(2, timeout=HANGS)
 
         def wait_and_call(*arguments: Any, **named: Any) -> Any:
             barrier.wait()

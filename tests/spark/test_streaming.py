@@ -20,7 +20,7 @@ from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.spark.streaming import ADMISSION_CONTROL
 from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support import INTERPRETED, PRELOADED_WORKERS
+from support import HANGS, INTERPRETED, PRELOADED_WORKERS
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 
@@ -46,7 +46,7 @@ def stream(spark: Any, tmp_path: Path) -> Any:
             .start()
         )
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(HANGS)
             failure = query.exception()
             if failure is not None:
                 raise failure
@@ -136,7 +136,7 @@ def test_a_running_stream_stops_at_an_added_column(tmp_path: Path, share: Any, s
         with pytest.raises(
             Exception, match=r"version 2 of .* has column 'extra' otherwise than the stream: it was added"
         ):
-            query.awaitTermination(60)
+            query.awaitTermination(HANGS)
     finally:
         query.stop()
 
@@ -181,7 +181,7 @@ def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
         )
         assert driver.stdout is not None
         assert driver.stdout.readline() == b"STARTED\n"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS
         # Spark itself refuses a checkpoint whose first offset was half written.
         while len(list(commits.glob("[0-9]*"))) < before + batches or not (offsets / "0").exists():
             assert time.monotonic() < deadline

@@ -23,6 +23,7 @@ from delta_sharing_spark.frames.export import whole_file
 from delta_sharing_spark.testing.sample import write_sample
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables.builder import DeltaTableBuilder
+from support import HANGS
 
 TABLES = {"stations", "trips", "customers", "bicycles", "types"}
 
@@ -587,7 +588,7 @@ def test_serve_until_interrupted(tmp_path: Path) -> None:
         # Asked while the tables are being written, the server answers when they are there.
         assert main(["count", f"{tmp_path / 'p.share'}#demo.city.trips"]) == 0
         serving.send_signal(signal.SIGTERM)
-        assert serving.wait(20) == 0
+        assert serving.wait(HANGS) == 0
     finally:
         serving.kill()
         serving.wait()

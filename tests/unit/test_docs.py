@@ -27,7 +27,7 @@ def made() -> dict[str, Callable[[], str]]:
     return pages
 
 
-@pytest.mark.parametrize("name", ["benchmarks.md", "errors.md", "features.md", "options.md"])
+@pytest.mark.parametrize("name", ["benchmarks.md", "benchmarks-in-full.md", "errors.md", "features.md", "options.md"])
 def test_pages_made_from_code_are_current(name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == made()[name](), "run: nox -s docs"
 

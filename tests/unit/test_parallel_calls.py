@@ -10,13 +10,14 @@ from functools import partial
 import pytest
 
 from delta_sharing_spark.network.parallel_calls import in_parallel
+from support import HANGS
 
 
 def test_calls_are_made_at_once_and_answered_in_order() -> None:
     barrier = threading.Barrier(3)
 
     def call(number: int) -> int:
-        barrier.wait(60)
+        barrier.wait(HANGS)
         return number
 
     assert in_parallel([partial(call, n) for n in range(3)]) == [0, 1, 2]
@@ -31,7 +32,7 @@ def test_an_interrupt_that_another_thread_gets_ends_the_wait() -> None:
     def interrupted() -> bool:
         time.sleep(0.3)  # until the main thread waits
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        is_over.wait(10)
+        is_over.wait(HANGS)
         ended.append(True)
         return True
 
@@ -55,7 +56,7 @@ def test_the_first_error_in_order_leaves_and_the_rest_is_not_begun() -> None:
             raise LookupError("first")
         if number == 1:
             raise ValueError("second")
-        go_on.wait(60)
+        go_on.wait(HANGS)
 
     before = threading.active_count()
     with pytest.raises(LookupError, match="first"):

@@ -19,6 +19,7 @@ from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
+from support import HANGS
 from unit.access.object_server import ObjectServer, serving
 
 LOCATIONS = {
@@ -127,7 +128,7 @@ def test_only_the_given_credential_is_sent(
         env={**os.environ, **_ambient(trap, tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -169,5 +170,5 @@ def test_no_cloud_library_is_imported(tmp_path: Path) -> None:
         "import sys, delta_sharing_spark.access.directory.table, delta_sharing_spark.storage.clouds;"
         "print([m for m in ('fsspec','s3fs','adlfs','gcsfs','aiohttp','botocore','google') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=True)
     assert done.stdout.strip() == "[]"

@@ -36,19 +36,9 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Array, DataType, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 from unit.access.shared_tables import falling_back
+from unit.scan.local_access import Bytes
 
 SHAPE = TableShape("m", Struct((Field("id", Primitive("long")), Field("day", Primitive("string")))), ("day",), "none")
-
-
-class MemorySource:
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name, self.size, self._data = name, len(data), data
-
-    def read(self, start: int, length: int) -> memoryview:
-        return memoryview(self._data)[start : start + length]
-
-    def close(self) -> None:
-        pass
 
 
 class MemoryTable(OpenTable, FileAccess):
@@ -92,7 +82,7 @@ class MemoryTable(OpenTable, FileAccess):
         return True
 
     def open(self, task: FileTask) -> ByteSource:
-        return MemorySource(task.id, self.data[task.id])
+        return Bytes(task.id, self.data[task.id])
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         raise AssertionError("no file has one")

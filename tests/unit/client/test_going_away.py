@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from support.buckets import BucketServer
 
 BEGIN = """
@@ -126,5 +127,5 @@ print("parent", flush=True)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 def test_a_forked_process_that_ends_leaves_its_parents_reads_alone() -> None:
     """It closed them, and waited without end where a thread of the parent's was beginning a fetch as it forked."""
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=HANGS, check=True)
     assert done.stdout.splitlines() == ["closed the child's", "parent", "closed the parent's"]

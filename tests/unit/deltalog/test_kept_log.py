@@ -16,6 +16,7 @@ from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot, version_at_or_after
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.storage.ranges import ByteSource
+from support import HANGS
 from unit.deltalog.logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 FEED = {"delta__enableChangeDataFeed": "true"}
@@ -142,7 +143,7 @@ def test_the_parts_of_a_checkpoint_are_fetched_together_and_read_in_order(kind: 
     class Store(TimedStore):
         def open(self, path: str, size: int | None = None) -> ByteSource:
             if waits:
-                together.wait(20)
+                together.wait(HANGS)
             return super().open(path, size)
 
     waits = False

@@ -33,6 +33,7 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from unit.flight.calling import TOKEN, Caller
 
 TABLE = {"table": "sh.sc.t"}
@@ -412,7 +413,7 @@ def test_a_read_that_waits_for_a_silent_storage_ends(server: SharingServer, how:
         silent = server.faults.add("data", times=None, stall=60.0)
         try:
             reader = connection.do_get(info.endpoints[0].ticket, caller.options)
-            until = time.monotonic() + 30
+            until = time.monotonic() + HANGS
             while not silent.hits and time.monotonic() < until:
                 time.sleep(0.05)
             if how == "cancelled":
@@ -421,7 +422,7 @@ def test_a_read_that_waits_for_a_silent_storage_ends(server: SharingServer, how:
                     reader.read_chunk()
             else:
                 reader.cancel()
-            until = time.monotonic() + 30
+            until = time.monotonic() + HANGS
             while gateway._flights._reads and time.monotonic() < until:
                 time.sleep(0.05)
             assert not gateway._flights._reads
@@ -450,7 +451,7 @@ def test_many_clients_and_a_slow_one(server: SharingServer) -> None:
         assert stream.read_all().num_rows
         slow.close()
     for thread in [t for t in threading.enumerate() if t.name.startswith("delta-sharing-fetch")]:
-        thread.join(30)
+        thread.join(HANGS)
         assert not thread.is_alive()
 
 

@@ -38,6 +38,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from unit.flight.calling import TOKEN
 
 
@@ -351,7 +352,7 @@ for turn in range(2):
 def test_a_fork_of_a_process_that_has_asked_is_refused(gateway: FlightGateway) -> None:
     """gRPC waited there without end, as in the workers of a data loader."""
     command = [sys.executable, "-c", FORKED, gateway.uri, TOKEN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=True)
     first, here, refused, again = done.stdout.splitlines()
     assert (first, here, again) == ("90", "90", "90")
     assert re.search("cannot be asked by this process: it was forked .* 'spawn'", refused)

@@ -20,6 +20,7 @@ from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, renewing_here, why_not
 from delta_sharing_spark.storage.ranges import SeekableFile
 from delta_sharing_spark.table import Scan
+from support import HANGS
 
 
 class RemoteError(OSError):
@@ -37,7 +38,7 @@ def ask(address: str, operation: str, **parameters: Any) -> Any:
     host, _, path = address.removeprefix("webhdfs://").partition("/")
     url = f"http://{host}/webhdfs/v1/{path}?{query}"
     try:
-        response = urllib.request.urlopen(url, timeout=30)
+        response = urllib.request.urlopen(url, timeout=HANGS)
     except urllib.error.HTTPError as error:
         with error:
             raise RemoteError(json.loads(error.read())["RemoteException"]["message"]) from None

@@ -21,6 +21,7 @@ from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support import HANGS
 from unit.native.reading import RemoteError, RemoteFile, ask, files_of, plan_native, read_by, rows_of, served
 
 
@@ -69,7 +70,7 @@ def test_it_ends_with_the_last_session(path: Path) -> None:
         ended.add(second.token)
         assert wait_for(lambda: running.is_closed and not ours() - before)
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", running.port), timeout=60)
+        socket.create_connection(("127.0.0.1", running.port), timeout=HANGS)
 
 
 def test_what_comes_as_it_ends_is_told_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,13 +224,13 @@ def test_closing_breaks_off_what_is_being_opened(path: Path) -> None:
 
         asking = threading.Thread(target=ask_for_a_file)
         asking.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS
         while not server.count("data") and time.monotonic() < deadline:
             time.sleep(0.01)
         running.close()
-        asking.join(60)
+        asking.join(HANGS)
         for thread in ours() - before:
-            thread.join(60)
+            thread.join(HANGS)
         assert not ours() - before
 
 

@@ -27,9 +27,10 @@ from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
-from delta_sharing_spark.native.files import _all_at_once, _MemberFile
+from delta_sharing_spark.native.files import _all_at_once
 from delta_sharing_spark.native.layout import lay_out, lay_out_together
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.native.rewriting import FetchedFile
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.footer import Footer, read_footer
@@ -39,6 +40,7 @@ from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from delta_sharing_spark.testing.tables.columns import schema_from_arrow
+from support import HANGS
 from unit.native.reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
@@ -152,7 +154,7 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             scan = SharingClient(server.profile()).table("s.d.t").scan(columns=["id"])
         with served(scan) as (_, plan, address):
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
-            with caplog.at_level(logging.INFO, "delta_sharing_spark.native.files"):
+            with caplog.at_level(logging.INFO, "delta_sharing_spark.native"):
                 reasons(plan)
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
@@ -267,17 +269,17 @@ def test_an_opening_ends_with_the_pool_that_fetches_for_it() -> None:
 
     def show(_: str, access: None) -> None:
         began.set()
-        goes_on.wait(30)
+        goes_on.wait(HANGS)
 
     pool, opener = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
     opened = opener.submit(_all_at_once, [(str(n), None) for n in range(4)], show, pool, Pace())
-    assert began.wait(30)
+    assert began.wait(HANGS)
     while pool._work_queue.qsize() < 3:
         time.sleep(0.001)
     pool.shutdown(wait=False, cancel_futures=True)
     goes_on.set()
     with pytest.raises(CancelledError):
-        opened.result(30)
+        opened.result(HANGS)
     opener.shutdown()
 
 
@@ -348,7 +350,7 @@ def test_small_files_are_fetched_ahead_however_many_were_read(
                 future.result()
             assert len(held._shown) < 24
             assert [request.kind for request in server.requests].count("data") == 48, "each is fetched once"
-            assert not any(isinstance(kept, _MemberFile) for kept in gc.get_objects()), "bytes are held twice"
+            assert not any(isinstance(kept, FetchedFile) for kept in gc.get_objects()), "bytes are held twice"
         assert held._memory == held._memory_spent == 0
 
 

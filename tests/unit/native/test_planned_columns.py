@@ -21,6 +21,7 @@ from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support import HANGS
 from unit.native.reading import RemoteFile, ask, files_of, plan_native, read_by, served
 
 FILES = 6
@@ -126,7 +127,7 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
         for opened in files:
             opened.read(["c0"])
         held = running._budget
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS
         while (held._fetched or held._kept_bytes > kept) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert 0 < held._kept_bytes == sum(held._kept.values()) <= kept
@@ -195,7 +196,7 @@ def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monke
             opened = pq.ParquetFile(remote[number], metadata=footer_of(remote[number]), pre_buffer=False)
             if is_read:
                 assert opened.read(["id", "c0"]).num_rows == 2_000
-            deadline, expected = time.monotonic() + 10, files_fetched * size_of(opened, "id", "c0")
+            deadline, expected = time.monotonic() + HANGS, files_fetched * size_of(opened, "id", "c0")
             while server.bytes_sent("data") < expected and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert server.bytes_sent("data") == expected, f"file {number}"

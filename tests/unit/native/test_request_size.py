@@ -17,6 +17,7 @@ from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan_reader import HeldChunks
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.storage.ranges import Range
+from support import HANGS
 
 MIB = 1 << 20
 GROUP = 40 * MIB
@@ -100,14 +101,14 @@ def test_who_would_hold_too_much_waits_for_others() -> None:
         assert [buffer is not None for buffer in buffers] == [True] * 8 + [False]
         del buffers[0]
         held.was_read((0, 0), b"c")
-        assert budget.wait_for_room(2 * MIB, monotonic() + 5)
+        assert budget.wait_for_room(2 * MIB, monotonic() + HANGS)
         buffers.append(fetch(8))
         assert buffers[-1] is not None
         for group in range(1, 9):
             held.drop((0, group))
         assert fetch(9) is None
         Thread(target=buffers.clear).start()
-        assert budget.wait_for_room(2 * MIB, monotonic() + 20)
+        assert budget.wait_for_room(2 * MIB, monotonic() + HANGS)
         assert fetch(9) is not None
     finally:
         budget.close()

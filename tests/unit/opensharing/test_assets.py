@@ -40,6 +40,7 @@ from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
 from delta_sharing_spark.storage.own_files import hidden_name
+from support import HANGS
 from support.buckets import BucketServer
 
 FILES = {
@@ -656,7 +657,7 @@ def test_the_gateway_lists_and_sends_files_and_nothing_else(server: BucketServer
         base = address.replace("webhdfs://", "http://").replace(f":{gateway.port}/", f":{gateway.port}/webhdfs/v1/")
 
         def ask(path: str, operation: str, offset: int = 0) -> requests.Response:
-            return requests.get(f"{base}/{quote(path)}", params={"op": operation, "offset": offset}, timeout=20)
+            return requests.get(f"{base}/{quote(path)}", params={"op": operation, "offset": offset}, timeout=HANGS)
 
         listed = ask("raw", "LISTSTATUS").json()["FileStatuses"]["FileStatus"]
         assert [one["pathSuffix"] for one in listed] == ["a.csv", "b 1%2F#?.json", "empty", "deep"]
@@ -673,8 +674,8 @@ def test_the_gateway_lists_and_sends_files_and_nothing_else(server: BucketServer
         assert (told.status_code, "a.csv of volume s.d.v is not the one that was planned" in told.text) == (403, True)
         assert ask("raw/a.csv", "OPEN").content == b"changed since it was listed"
         assert ask("raw/none", "GETFILESTATUS").status_code == 404
-        assert requests.put(f"{base}/x?op=CREATE", timeout=20).status_code == 403
-        assert requests.get(f"{base[:-1]}/README?op=OPEN", timeout=20).status_code == 403
+        assert requests.put(f"{base}/x?op=CREATE", timeout=HANGS).status_code == 403
+        assert requests.get(f"{base[:-1]}/README?op=OPEN", timeout=HANGS).status_code == 403
         ended = True
         for _ in range(100):
             if gateway.is_closed:

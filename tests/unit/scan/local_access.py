@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.paths import local_path
-from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.storage.ranges import check_range
 from delta_sharing_spark.testing.tables.vectors import encode, frame
 
 
 @dataclass
 class Bytes:
-    """A ``ByteSource`` over bytes."""
+    """The tests' ``ByteSource`` in memory: it keeps which ranges were read, and refuses what is outside of it."""
 
     name: str
     data: bytes
@@ -35,8 +35,7 @@ class Bytes:
         return len(self.data)
 
     def read(self, start: int, length: int) -> memoryview:
-        if not 0 <= start <= start + length <= len(self.data):
-            raise CorruptFileError(f"file {self.name}: {start}+{length} is outside of it", file=self.name)
+        check_range(self, start, length)
         self.log.append((start, start + length))
         return memoryview(self.data)[start : start + length]
 

@@ -19,6 +19,7 @@ import pytest
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.footer import check_column_chunks, read_footer
+from support import HANGS
 from unit.scan.local_access import Bytes, parquet
 
 
@@ -110,7 +111,7 @@ def run(script: str, *args: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
     )
 
 

@@ -26,6 +26,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.storage.block_cache import BlockCache, CachedSource
 from delta_sharing_spark.storage.ranges import Range, coalesce
+from support import HANGS
 from unit.scan.local_access import Bytes, LocalAccess, parquet, read, spec_of
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -297,7 +298,7 @@ def test_what_a_first_answer_tells_is_known_before_many_files_are_asked_for(
             threads.add(threading.current_thread())
             if not is_near and len(opened) < 12:
                 opened.append(task.id)
-                dozen.wait(20)
+                dozen.wait(HANGS)
             return super().open(task)
 
     threads, opened = set[threading.Thread](), list[str]()

@@ -16,6 +16,7 @@ from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec,
 from delta_sharing_spark.scan.row_group_reader import decoding_pool
 from delta_sharing_spark.scan.split_reader import is_waiting
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from support import HANGS
 
 
 @dataclass
@@ -26,7 +27,7 @@ class _Meeting:
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         if split.index % 2 == 0:
-            self.pair.wait(60)
+            self.pair.wait(HANGS)
             yield pa.record_batch({"n": [split.index]})
 
 
@@ -71,7 +72,7 @@ class _Far:
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         self.budgets.add(split.spec.fetch_ahead)
-        self.all.wait(60)
+        self.all.wait(HANGS)
         yield pa.record_batch({"n": [split.index]})
 
 
@@ -128,7 +129,7 @@ def test_so_many_bytes_are_read_ahead_and_no_more() -> None:
     taken = 1
     next(batches)
     # Five are held, one waits for room.
-    assert counted.seven.wait(60)
+    assert counted.seven.wait(HANGS)
     threading.Event().wait(0.3)
     assert counted.read == 7
     taken += sum(1 for _ in batches)

@@ -24,6 +24,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Array, Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
+from support import HANGS
 from support.drawing import drawn, one_of
 from unit.scan.local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
@@ -392,7 +393,7 @@ def test_errors_of_the_access_come_out_as_they_are_and_threads_end() -> None:
     before = threading.active_count()
     with pytest.raises(CorruptFileError, match="f3 went"):
         read(spec_of(SCHEMA), Gone(data))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before

@@ -46,6 +46,7 @@ from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from support import HANGS
 from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
@@ -343,7 +344,7 @@ def test_no_cookie_and_no_netrc(
     server.on("", Reply(headers=OK.headers | {"Set-Cookie": "session=1; Path=/"}))
     rest.table_version(NAME)
     rest.table_version(NAME)
-    data_session(rest.settings).get(server.endpoint, timeout=60)
+    data_session(rest.settings).get(server.endpoint, timeout=HANGS)
     assert [a.headers.get("authorization") for a in server.asked] == [f"Bearer {TOKEN}"] * 2 + [None]
     assert all("cookie" not in a.headers for a in server.asked)
 
@@ -352,7 +353,7 @@ def test_debug_logs_hold_no_url_query(server: ScriptedServer, caplog: pytest.Log
     """urllib3 logs the path of every request; the query of a presigned URL is a secret."""
     server.on("", Reply(b"x"))
     with caplog.at_level(logging.DEBUG):
-        data_session(NetworkSettings()).get(f"{server.endpoint}/f.parquet?X-Amz-Signature=s3cret", timeout=60)
+        data_session(NetworkSettings()).get(f"{server.endpoint}/f.parquet?X-Amz-Signature=s3cret", timeout=HANGS)
     assert "f.parquet?[redacted]" in caplog.text
     assert "s3cret" not in caplog.text
 
@@ -410,7 +411,7 @@ def _all_requests(rest_of: Rest, server: ScriptedServer, settings: NetworkSettin
     server.on("/data", Reply(b"direct"))
     server.on("/version", OK)
     version = rest.table_version(NAME)
-    return version, data_session(settings).get(f"{server.endpoint}/data", timeout=60).content
+    return version, data_session(settings).get(f"{server.endpoint}/data", timeout=HANGS).content
 
 
 @pytest.mark.parametrize("origin", ["option", "environment", "option before environment"])
@@ -553,7 +554,7 @@ def test_certificates_from_the_option_or_the_environment(
         monkeypatch.setenv(origin, str(certificate))
     try:
         assert rest_of(secure, settings).table_version(NAME) == 7
-        assert data_session(settings).get(secure.endpoint, timeout=60).status_code == 200
+        assert data_session(settings).get(secure.endpoint, timeout=HANGS).status_code == 200
     finally:
         http._sessions.clear()
 

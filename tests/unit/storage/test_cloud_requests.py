@@ -29,6 +29,7 @@ from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnsw
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
+from support import HANGS
 
 SESSION = AwsSession("AKIDEXAMPLE", "secret/key+", "session/token==")
 NOW = 1_795_251_600.0
@@ -407,13 +408,13 @@ def test_requests_under_way_at_once_are_all_asked_otherwise(what: str) -> None:
         def do_GET(self) -> None:
             day = f"/{self.headers['x-amz-date'][:8]}/"
             if what == "region" and "/us-east-1/s3/" in self.headers["authorization"]:
-                at_once.wait(30)
+                at_once.wait(HANGS)
                 self.send(
                     400, xml("AuthorizationHeaderMalformed").replace(b"<Key>", b"<Region>eu-west-1</Region><Key>")
                 )
             elif what == "time" and "/20301231/" not in self.headers["authorization"]:
                 assert day in self.headers["authorization"]
-                at_once.wait(30)
+                at_once.wait(HANGS)
                 self.send(403, xml("RequestTimeTooSkewed"))
             else:
                 self.send(206, b"bytes", "bytes 0-4/5")

@@ -20,6 +20,7 @@ from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer
+from support import HANGS
 from support.buckets import BucketServer
 
 DATA = os.urandom(300_000)
@@ -108,7 +109,7 @@ def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str)
     while not server.requests:
         time.sleep(0.01)
     cancellation.break_off()
-    thread.join(20)
+    thread.join(HANGS)
     assert len(ended) == 1
     with pytest.raises(ReadCancelled):
         fetched(storage, 0, 1000, cancellation)
@@ -139,7 +140,7 @@ def connections(server: BucketServer) -> int:
 
 def hung_up(server: BucketServer, left: int = 0) -> None:
     """Soon, no more connections are left: the storage's loop closes them in its own time."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS
     while connections(server) > left and time.monotonic() < deadline:
         time.sleep(0.01)
     assert connections(server) == left
@@ -163,10 +164,10 @@ def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, sche
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert began.wait(20)
+    assert began.wait(HANGS)
     assert connections(server) == 1
     cancellation.break_off()
-    thread.join(20)
+    thread.join(HANGS)
     hung_up(server)
 
 

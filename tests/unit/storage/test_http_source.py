@@ -31,6 +31,7 @@ from delta_sharing_spark.network.connections import BreakableAdapter, ReadCancel
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage import answers
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from support import HANGS
 from unit.storage.misbehaving_server import Fault, Handler, Server, good
 
 DATA = random.Random(7).randbytes(3_000_000)
@@ -445,7 +446,7 @@ def test_closing_breaks_off_a_read_under_way(
     def slow(handler: Handler, start: int, end: int) -> None:
         if silent == "in the body":
             handler.part(start, end, DATA[start : start + 10], length=end - start)
-        hold.wait(20)
+        hold.wait(HANGS)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
     if context is not None:
@@ -468,7 +469,7 @@ def test_closing_breaks_off_a_read_under_way(
         time.sleep(0.01)
     time.sleep(0.1)
     one.close()
-    thread.join(60)
+    thread.join(HANGS)
     hold.set()
     server.shutdown()
     server.server_close()

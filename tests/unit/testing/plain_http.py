@@ -8,6 +8,7 @@ from typing import Any
 import requests
 
 from delta_sharing_spark.testing.server import SharingServer
+from support import HANGS
 
 
 class Asker:
@@ -19,13 +20,13 @@ class Asker:
         self.headers = {"Authorization": f"Bearer {server.token}"}
 
     def get(self, path: str, capabilities: str | None = None, **headers: str) -> requests.Response:
-        return requests.get(f"{self.base}/{path}", headers=self._headers(capabilities, headers), timeout=60)
+        return requests.get(f"{self.base}/{path}", headers=self._headers(capabilities, headers), timeout=HANGS)
 
     def query(
         self, body: dict[str, Any] | None = None, capabilities: str | None = None, path: str = "query", **headers: str
     ) -> requests.Response:
         headers_sent = self._headers(capabilities, headers)
-        return requests.post(f"{self.base}/{path}", json=body or {}, headers=headers_sent, timeout=60)
+        return requests.post(f"{self.base}/{path}", json=body or {}, headers=headers_sent, timeout=HANGS)
 
     def _headers(self, capabilities: str | None, more: dict[str, str]) -> dict[str, str]:
         merged = self.headers | more

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from delta_sharing_spark.testing.server import SharingServer
+from support import HANGS
 from unit.testing.plain_http import Asker, files, lines
 
 CONTENT = os.urandom(1_000_003)
@@ -26,7 +27,7 @@ def url(tmp_path: Path, server: SharingServer) -> str:
 def get(url: str, span: str | None = None, **headers: str) -> requests.Response:
     if span is not None:
         headers["Range"] = f"bytes={span}"
-    return requests.get(url, headers=headers, timeout=60)
+    return requests.get(url, headers=headers, timeout=HANGS)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_ranges(url: str, span: str, start: int, end: int) -> None:
 def test_whole_and_head(server: SharingServer, url: str) -> None:
     whole = get(url)
     assert (whole.status_code, whole.content) == (200, CONTENT)
-    head = requests.head(url, timeout=60)
+    head = requests.head(url, timeout=HANGS)
     assert (head.status_code, head.headers["content-length"]) == (200, str(len(CONTENT)))
     assert head.headers["etag"] == whole.headers["etag"]
     beyond = get(url, "1000003-")
@@ -65,7 +66,9 @@ def test_one_connection_for_many_requests(server: SharingServer, url: str) -> No
     with requests.Session() as session:
         ports = set()
         for start in range(0, 5000, 100):
-            with session.get(url, headers={"Range": f"bytes={start}-{start + 99}"}, stream=True, timeout=60) as served:
+            with session.get(
+                url, headers={"Range": f"bytes={start}-{start + 99}"}, stream=True, timeout=HANGS
+            ) as served:
                 ports.add(served.raw.connection.sock.getsockname()[1])
                 assert served.content == CONTENT[start : start + 100]
     assert len(ports) == 1

@@ -14,12 +14,13 @@ import requests
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.sharing_server import JWT_BEARER
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from unit.testing.plain_http import Asker, lines, refused
 
 
 def get(server: SharingServer, path: str, **parameters: Any) -> requests.Response:
     headers = {"Authorization": f"Bearer {server.token}"}
-    return requests.get(f"{server.endpoint}/{path}", params=parameters, headers=headers, timeout=60)
+    return requests.get(f"{server.endpoint}/{path}", params=parameters, headers=headers, timeout=HANGS)
 
 
 def all_names(server: SharingServer, path: str, size: int) -> list[str]:
@@ -65,10 +66,10 @@ def test_listing_fields_and_variants(server: SharingServer, plain: DeltaTableBui
 def test_authentication(server: SharingServer) -> None:
     url = f"{server.endpoint}/shares"
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {server.token}"}):
-        assert "bearer token" in refused(requests.get(url, headers=headers, timeout=60), 401)
+        assert "bearer token" in refused(requests.get(url, headers=headers, timeout=HANGS), 401)
     server.identity.username, server.identity.password = "me", "päss"
     basic = base64.b64encode("me:päss".encode()).decode()
-    assert requests.get(url, headers={"Authorization": f"Basic {basic}"}, timeout=60).status_code == 200
+    assert requests.get(url, headers={"Authorization": f"Basic {basic}"}, timeout=HANGS).status_code == 200
 
 
 @pytest.mark.skipif(os.name == "nt", reason="file modes")
@@ -86,15 +87,15 @@ def test_oauth(server: SharingServer) -> None:
     form = {"grant_type": "client_credentials"}
 
     def token(**kwargs: Any) -> requests.Response:
-        return requests.post(server.token_endpoint, timeout=10, **kwargs)
+        return requests.post(server.token_endpoint, timeout=HANGS, **kwargs)
 
     assert token(data=form, auth=("client", "wrong")).status_code == 401
     answered = token(data=form, auth=("client", "secret")).json()
     assert answered["expires_in"] == 3600
     headers = {"Authorization": f"Bearer {answered['access_token']}"}
-    assert requests.get(f"{server.endpoint}/shares", headers=headers, timeout=60).status_code == 200
+    assert requests.get(f"{server.endpoint}/shares", headers=headers, timeout=HANGS).status_code == 200
     server.identity.revoke()
-    refused(requests.get(f"{server.endpoint}/shares", headers=headers, timeout=60), 401)
+    refused(requests.get(f"{server.endpoint}/shares", headers=headers, timeout=HANGS), 401)
     server.identity.check_assertion = lambda claims, _: claims["iss"] == "client"
     for issuer, status in (("client", 200), ("other", 401)):
         claims = base64.urlsafe_b64encode(json.dumps({"iss": issuer}).encode()).decode().rstrip("=")
@@ -106,7 +107,7 @@ def test_versions(server: SharingServer, ask: Asker, plain: DeltaTableBuilder) -
     assert ask.get("version").headers["delta-table-version"] == "4"
     plain.append([{"id": 100}])
     assert ask.get("version").headers["delta-table-version"] == "5"
-    assert requests.head(ask.base, headers=ask.headers, timeout=60).headers["delta-table-version"] == "5"
+    assert requests.head(ask.base, headers=ask.headers, timeout=HANGS).headers["delta-table-version"] == "5"
     # Version v was committed v + 1 ticks after the builder's first look at the clock.
     stamps = {v: c[0]["commitInfo"]["timestamp"] for v, c in plain.commits.items()}
     assert stamps[0] == 1_700_000_000_000

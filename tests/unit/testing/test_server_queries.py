@@ -17,6 +17,7 @@ import requests
 from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import HANGS
 from unit.testing.plain_http import Asker, files, lines, refused
 
 DELTA = "responseformat=delta;readerfeatures=deletionvectors,columnmapping"
@@ -24,7 +25,7 @@ BOTH = "responseformat=delta,parquet;readerfeatures=deletionvectors,columnmappin
 
 
 def read(url: str) -> pa.Table:
-    return pq.read_table(io.BytesIO(requests.get(url, timeout=60).content))
+    return pq.read_table(io.BytesIO(requests.get(url, timeout=HANGS).content))
 
 
 def ids(bodies: list[dict[str, Any]]) -> list[int]:
@@ -359,7 +360,7 @@ def test_rewritten_lines(server: SharingServer, ask: Asker) -> None:
 
 def test_broken_requests(ask: Asker) -> None:
     for body in (b"{", b"[]", b"7"):
-        response = requests.post(f"{ask.base}/query", data=body, headers=ask.headers, timeout=60)
+        response = requests.post(f"{ask.base}/query", data=body, headers=ask.headers, timeout=HANGS)
         refused(response, 400)
     refused(ask.get("query"), 405)
 
@@ -375,6 +376,6 @@ def test_paths_and_absolute_vectors(tmp_path: Path) -> None:
         actions = [b["deltaSingleAction"]["add"] for b in listed]
         assert sorted(i for a in actions for i in read(a["path"])["id"].to_pylist()) == list(range(18))
         (vector,) = (a["deletionVector"] for a in actions if "deletionVector" in a)
-        content = requests.get(vector["pathOrInlineDv"], timeout=60).content
+        content = requests.get(vector["pathOrInlineDv"], timeout=HANGS).content
         assert content[0] == 1
         assert len(content) == vector["offset"] + vector["sizeInBytes"] + 8

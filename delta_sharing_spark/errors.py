@@ -202,6 +202,10 @@ class StreamError(DeltaSharingError):
     """An offset, a version or a schema change that a stream cannot go on from."""
 
 
+class BrokenOffError(DeltaSharingError):
+    """A read that was ended from elsewhere: another thread closed it, or its process is ending."""
+
+
 class TicketError(DeltaSharingError):
     """A Flight ticket that the gateway refuses. Attribute: ``reason``: ``"forged"``, ``"identity"``, ``"cancelled"`` or
     ``"expired"``; only an expired ticket can be renewed."""

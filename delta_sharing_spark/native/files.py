@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, lay
 from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, rewrite_files
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
@@ -150,7 +150,7 @@ def _reason(unread: frozenset[Unread]) -> str:
 def show_together(
     files: Sequence[tuple[FileTask, FileAccess]],
     shape: FileShape,
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     pace: Pace,
     columns: ScanColumns,
     *,
@@ -281,7 +281,7 @@ def _member_file(
 def _all_at_once(
     files: Sequence[tuple[FileTask, FileAccess]],
     show: Callable[[FileTask, FileAccess], FetchedFile],
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     pace: Pace,
 ) -> list[FetchedFile]:
     """``show`` of each file, by as many threads as the storage's pace is worth: each takes a file as soon as it has done one."""

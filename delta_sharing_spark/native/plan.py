@@ -11,7 +11,7 @@ import secrets
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, 
 from delta_sharing_spark.native.layout import lay_out_rows
 from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,
@@ -327,7 +327,7 @@ class NativePlan:
         self,
         number: int,
         sources: OpenOnes[ByteSource],
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         columns: ScanColumns | None = None,
         *,
         may_rewrite: bool = True,

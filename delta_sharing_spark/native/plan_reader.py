@@ -27,7 +27,7 @@ from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut

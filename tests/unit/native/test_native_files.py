@@ -32,7 +32,7 @@ from delta_sharing_spark.native.layout import lay_out, lay_out_together
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.rewriting import FetchedFile
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.thrift import read_struct, write_struct

@@ -11,7 +11,7 @@ import secrets
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,10 +22,12 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.planned_files import FileBatches, live_rows
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file, show_together
+from delta_sharing_spark.native.decoding import OLDEST, Release
+from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, show_file, show_together
 from delta_sharing_spark.native.layout import lay_out_rows
+from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,
@@ -138,6 +140,9 @@ class VirtualFile:
 class LoadColumns:
     """The columns of a load as Spark's reader is shown them, before its files are known; free of Spark.
 
+    Args:
+        release: Spark's; its reader decodes more or less.
+
     Attributes:
         columns: The columns read from files, by the table's names.
         partition_columns: The partition columns, and those of a change feed that are the same for all rows of a version.
@@ -146,7 +151,8 @@ class LoadColumns:
         scans: Names the scans of the load by the columns that they read.
     """
 
-    def __init__(self, load: ResolvedScan) -> None:
+    def __init__(self, load: ResolvedScan, release: Release = OLDEST) -> None:
+        self.release = release
         self.table = str(load.table)
         self.spec = spec_of(load)
         self.output = load.output
@@ -207,6 +213,7 @@ class NativePlan:
         self.shape = FileShape(
             rewriting_spec(planned.spec, self.shown.columns),
             self.shown.deletion_column,
+            self.shown.release,
             leaves_deleted_rows=self.shown.may_have_vectors,
             checks_rows=load.options.limit is not None,
         )
@@ -329,7 +336,7 @@ class NativePlan:
         self,
         number: int,
         sources: OpenOnes[ByteSource],
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         columns: ScanColumns | None = None,
         *,
         may_rewrite: bool = True,

@@ -18,6 +18,7 @@ from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
 from delta_sharing_spark.errors import VersionError
+from delta_sharing_spark.native.decoding import OLDEST, Release
 from delta_sharing_spark.native.plan import (
     COUNTED,
     COUNTED_TOGETHER,
@@ -64,6 +65,7 @@ class TableIndex:
         opener: What it was resolved over.
         keeper: Serves the listings.
         is_read_here: Whether files are read in this process; elsewhere what is carried there is as the load's options say.
+        release: Spark's; its reader decodes more or less.
 
     Attributes:
         load: The load.
@@ -73,7 +75,13 @@ class TableIndex:
     """
 
     def __init__(
-        self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper, *, is_read_here: bool = True
+        self,
+        load: ResolvedScan,
+        opener: TableOpener,
+        keeper: ListingKeeper,
+        *,
+        is_read_here: bool = True,
+        release: Release = OLDEST,
     ) -> None:
         self.load, renewing = renewing_here(load, opener) if is_read_here else (load, opener)
         self._opener = renewing or TableOpener(self.load)
@@ -89,7 +97,7 @@ class TableIndex:
         self._name = table_namespace(load.profile, load.table, load.shape.id)
         self.token = secrets.token_hex(16)
         self.identity = identity_of(load)
-        self.shown = LoadColumns(self.load)
+        self.shown = LoadColumns(self.load, release)
 
     def begin(self) -> None:
         """List the files now if they cannot be asked for later, or the load's own limit says which they are.

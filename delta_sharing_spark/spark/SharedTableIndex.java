@@ -58,7 +58,7 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Asks Python which files of a shared table a scan needs. file_index.py has Spark's own compiler (Janino, which knows
- * no lambdas and ignores generics) compile this file once for each application, and writes what listFiles decodes.
+ * no lambdas and ignores generics) compile this file once for each JVM, and writes what listFiles decodes.
  *
  * Python is called for listings and sizes alone: what Spark compares, prints and looks up is answered here. Partition
  * filters are applied here, exactly, for Spark does not apply them again after it has listed.
@@ -69,7 +69,7 @@ public final class SharedTableIndex implements FileIndex {
     private static final long COUNTED = -1;
     private static final long COUNTED_TOGETHER = -2;
     /**
-     * Threads that call Python, and live as long as the application. Py4J keeps a connection, and Python a thread, for each
+     * Threads that call Python, and live as long as the JVM. Py4J keeps a connection, and Python a thread, for each
      * thread of Java's that ever called, also when that has ended; and Spark plans in threads that it makes by the hundred.
      */
     private static final int CALLERS = 8;

@@ -53,6 +53,8 @@ _TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
 _VOID = Primitive("void")
 #: Files among which one of another partition is looked for.
 _LOOKED_BACK = 32
+#: Rows that a scan needs of which no column is read: only their number, in each partition or of all together.
+COUNTED, COUNTED_TOGETHER = -1, -2
 _FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 #: The digests of the members of each virtual file of a listing, in order.
 Joined = tuple[tuple[int, ...], ...]
@@ -177,8 +179,8 @@ class NativePlan:
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
         joined: Which files to show as one, as an earlier listing of the same rows did; small ones by default.
-        counts_only: Whether it is for a scan that reads no column: a file for each partition has just its number of rows.
-            UncountedError is raised where statistics do not tell that.
+        counts: ``COUNTED`` for a scan that reads no column, for which a file of each partition has just its number of rows;
+            ``COUNTED_TOGETHER`` where one file has that of all. UncountedError is raised where statistics do not tell it.
 
     Attributes:
         files: The files as Spark is shown them.
@@ -199,7 +201,7 @@ class NativePlan:
         token: str | None = None,
         joined: Joined | None = None,
         *,
-        counts_only: bool = False,
+        counts: int | None = None,
     ) -> None:
         self.shown = shown or LoadColumns(load)
         self.table = self.shown.table
@@ -218,8 +220,8 @@ class NativePlan:
         self.partitions: list[tuple[pa.Scalar, ...]] = []
         self._numbers: dict[object, int] = {}
         leaves = _leaves(self.shown.columns)
-        if counts_only:
-            self._arrange(self._counted(planned))
+        if counts is not None:
+            self._arrange(self._counted(planned, together=counts == COUNTED_TOGETHER))
         else:
             files = self._planned(planned)
             most = max(1, _JOINED_CHUNKS // (1 + leaves))
@@ -280,15 +282,22 @@ class NativePlan:
             self.partitions.append(tuple(constants[f.name] for f in self.partition_columns))
         return PlannedFile(task, access, number, _digest(task))
 
-    def _counted(self, planned: ScanPlan) -> list[VirtualFile]:
-        """A file for each partition that has just its number of rows; raises UncountedError where statistics do not tell it."""
+    def _counted(self, planned: ScanPlan, *, together: bool) -> list[VirtualFile]:
+        """A file for each partition, or for all together, that has just its number of rows.
+
+        Raises:
+            UncountedError: Statistics do not tell it.
+        """
         first: dict[int, PlannedFile] = {}
         rows: dict[int, int] = {}
         for file, count in self._counts(planned):
             if count is None:
                 raise UncountedError
-            first.setdefault(file.partition, file)
-            rows[file.partition] = rows.get(file.partition, 0) + count
+            number = 0 if together else file.partition
+            first.setdefault(number, file)
+            rows[number] = rows.get(number, 0) + count
+        if together and rows:
+            self.partitions = [tuple(pa.scalar(None, scalar.type) for scalar in self.partitions[0])]
         files = []
         for number, count in rows.items():
             digest = _short_digest(repr((self.partitions[number], count)).encode())

@@ -37,7 +37,7 @@ from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
-from delta_sharing_spark.native.table_index import COUNTED, TableIndex
+from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.predicates.tree import TRUE, Expression
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
@@ -225,7 +225,7 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                 rows, required = json.loads(needs)
                 texts, condition = _condition(list(filters), index)
                 if index.shown.predicate is not None or (
-                    rows == COUNTED and not index.load.options.count_by_statistics
+                    rows is not None and rows < 0 and not index.load.options.count_by_statistics
                 ):
                     rows = None
                 plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())

@@ -29,7 +29,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
 from delta_sharing_spark.native.files import _all_at_once
 from delta_sharing_spark.native.layout import lay_out, lay_out_together
-from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.native.plan import COUNTED, NativePlan, StepAsideError
 from delta_sharing_spark.native.rewriting import FetchedFile
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenOnes
@@ -439,7 +439,7 @@ def test_a_limit_has_the_rows_of_the_python_source(client: SharingClient, number
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow()), limit
             assert plan.report.files <= whole.plan().report.files
             assert plan.planned is not None
-            counted = NativePlan(scan.opened()[1], plan.planned, counts_only=True)
+            counted = NativePlan(scan.opened()[1], plan.planned, counts=COUNTED)
             assert sum(file.rows or 0 for file in counted.files) == min(limit, rows)
 
 

@@ -18,7 +18,18 @@ from delta_sharing_spark.scan.casts import can_cast, cast_leaf, is_bytes_of_time
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
+from delta_sharing_spark.schema.types import (
+    Array,
+    DataType,
+    Decimal,
+    Field,
+    Map,
+    Primitive,
+    Spatial,
+    Struct,
+    has_spatial,
+    inner_fields,
+)
 
 
 class Whole(Enum):
@@ -59,7 +70,7 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
         case Primitive("variant"):
             if is_variant(source):
                 return Whole.VARIANT
-        case Primitive() | Decimal():
+        case Primitive() | Decimal() | Spatial():
             target = arrow_type(declared)
             if source.equals(target) and not context.converts(declared):
                 return Whole.KEEP
@@ -103,8 +114,8 @@ def _plan_children(
 
 
 def _simplified(node: Node, source: pa.DataType, declared: DataType, context: Context) -> Node:
-    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL or converted."""
-    is_alike = source.equals(arrow_type(declared)) and not _has_required(declared)
+    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL, named or converted."""
+    is_alike = source.equals(arrow_type(declared)) and not _has_required(declared) and not has_spatial(declared)
     return Whole.KEEP if is_alike and not context.converts(declared) else node
 
 

@@ -297,7 +297,7 @@ def cluster(session: nox.Session) -> None:
 def yarn(session: nox.Session) -> None:
     """The native lane on Hadoop's MiniYARNCluster, which Maven fetches; ``-- --parts client --rounds 5``; Linux, as root."""
     env = spark_environment(session)
-    install(session, "-e", ".[spark,server]", "venv-pack", groups=["test-base"])
+    install(session, ".[spark,server]", "venv-pack", groups=["test-base"])  # an editable one cannot be packed
     session.run("python", "tests/yarn.py", *session.posargs, env=env)
 
 

@@ -126,6 +126,14 @@ class UnsupportedFeatureError(TableError):
     features: tuple[str, ...] = ()
 
 
+class UnreadableColumnError(UnsupportedFeatureError):
+    """A column of a type that we do not read; others can be read. Attributes: ``column``, ``kind``, ``readable``."""
+
+    column: str | None = None
+    kind: str | None = None
+    readable: tuple[str, ...] = ()
+
+
 class SchemaError(TableError):
     """An unknown column, or a type that does not fit where it stands."""
 
@@ -192,6 +200,10 @@ class NoSuchFileError(FileError, FileNotFoundError):
 
 class StreamError(DeltaSharingError):
     """An offset, a version or a schema change that a stream cannot go on from."""
+
+
+class BrokenOffError(DeltaSharingError):
+    """A read that was ended from elsewhere: another thread closed it, or its process is ending."""
 
 
 class TicketError(DeltaSharingError):

@@ -66,7 +66,7 @@ _BEARER = re.compile(
 )
 #: Tokens that may be quoted without a name: JSON web tokens, those of Databricks, Google and AWS.
 _FORMS = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){1,4}|eyJ[A-Za-z0-9_-]{20,}|(?:dapi|dose|dkea)[0-9a-f]{30,}(?:-\d+)?|"
+    r"(?<![A-Za-z0-9_-])(?:eyJ[A-Za-z0-9_-]{3,}(?:\.[A-Za-z0-9_-]*){1,4}|eyJ[A-Za-z0-9_-]{20,}|(?:dapi|dose|dkea)[0-9a-f]{30,}(?:-\d+)?|"
     r"ya29\.[A-Za-z0-9_-]{10,}|AIza[A-Za-z0-9_-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{12,})"
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from operator import index
@@ -34,6 +34,7 @@ from delta_sharing_spark.display import (
 )
 from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
+from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.options import parse_options, redacted_options
 from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
@@ -127,7 +128,7 @@ class Scan(Load, RowSource):
 
     def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
         planned = self.plan()
-        return self.arrow_schema(), _read(planned, WORKERS), planned.exact_rows
+        return self.arrow_schema(), awaited(_read(planned, WORKERS)), planned.exact_rows
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the result in Arrow's types."""
@@ -164,8 +165,11 @@ class Scan(Load, RowSource):
             planned = replace(planned, splits=[split.without_columns() for split in planned.splits])
         return sum(batch.num_rows for batch in _read(planned, WORKERS))
 
-    def _batches(self, workers: int) -> Iterator[pa.RecordBatch]:
-        yield from _read(self.plan(), workers)
+    def _batches(self, workers: int) -> Generator[pa.RecordBatch, None, None]:
+        def planned() -> Generator[pa.RecordBatch, None, None]:
+            yield from _read(self.plan(), workers)
+
+        return awaited(planned())
 
 
 def _is_checked(spec: ReadSpec) -> bool:

@@ -30,7 +30,7 @@ def errors_page() -> str:
 def _error_tree(kind: type[Exception], mark: str, below: str) -> Iterator[str]:
     """A class of errors and the classes below it, each with the first sentence of its docstring."""
     sentence = re.split(r"\.(?:\s|$)", str(kind.__doc__), maxsplit=1)[0]
-    yield f"{mark + kind.__name__:<32}{sentence.replace('``', '`')}"
+    yield f"{mark + kind.__name__:<34}{sentence.replace('``', '`')}"
     kinds = [
         inner for inner in kind.__subclasses__() if inner.__module__ == errors.__name__
     ]  # whatever else is imported
@@ -103,7 +103,71 @@ READER_FEATURES = {
     "variantType-preview": ("Accept the type `variant`.", "As `variantType`."),
     "variantShredding": ("Put shredded variant values together again.", "Spark's VARIANT."),
     "variantShredding-preview": ("Put shredded variant values together again.", "As `variantShredding`."),
+    "geospatial": (
+        "Read `geometry` and `geography`.",
+        "Spark's GEOMETRY and GEOGRAPHY from 4.1 on, WKB as BINARY before; `geoarrow.wkb` in Arrow "
+        "([more](#places-on-earth)).",
+    ),
+    "geospatial-dev": ("The preview of `geospatial`.", "As `geospatial`."),
+    "materializedVoidType": (
+        "Read `void` columns that stand in files, too.",
+        "NULL in each row, with the lengths of arrays that files tell ([more](#void-columns)).",
+    ),
+    "timestampNanos": (
+        "Read timestamps in nanoseconds.",
+        "Columns of other types; a load that has such a column is refused ([more](#types-that-are-not-read)).",
+    ),
+    "intervalTypes": ("Read interval types.", "As `timestampNanos`."),
 }
+#: What is read of types that not all readers have.
+TYPES = """\
+## Types that are not read
+
+A table is read for all its columns but those of a type that is not read: nanoseconds, intervals, and types that this version does
+not know. A load that has such a column is refused with `UnreadableColumnError`, which names the column, its type, and the columns
+that can be read; so is a condition on it. Name the others: `columns=["id", "name"]` or `.select("id", "name")` in Python,
+`.option("columns", "id,name")` in Spark; of a struct, its fields (`s.a`). In SQL (`client.sql`, `client.query`, views of
+`client.register`) a query that needs none of these columns runs as it is; one that does, `SELECT *` too, fails and names the column.
+Nothing is left out, and nothing is NULL, that you did not leave out yourself.
+
+A *feature* that is not known refuses the table, for it may change which files or rows count.
+
+## Places on earth
+
+`geometry` and `geography`, at any depth, are read in both access modes; files hold well-known binary (WKB).
+
+| | `geometry(EPSG:3857)`, ... | `geography(OGC:CRS84, SPHERICAL)`, ... |
+|---|---|---|
+| Spark 4.2, 4.3 | GEOMETRY with its SRID | GEOGRAPHY with its SRID |
+| Spark 4.2, 4.3, a system that Spark does not have (`EPSG:2154`), or edges other than spherical | BINARY: the WKB | BINARY: the WKB |
+| Spark 4.0, 4.1 | BINARY: the WKB | BINARY: the WKB |
+| Arrow, Polars | `geoarrow.wkb` with its system | `geoarrow.wkb` with its system and edges |
+| DuckDB | GEOMETRY | BLOB: the WKB, as DuckDB has no other edges than straight ones |
+| GeoPandas (`to_geopandas()`) | shapes with their system | shapes with their system |
+| pandas | bytes | bytes |
+
+Where Spark reads BINARY, the log names the column and its type at INFO. Spark 4.1 has the types, but its Parquet reader fails on them.
+No data source of Python's can give Spark a place (the JVM refuses it, 4.3 included): with `engine="python"`, `to_spark`, SQL and views make
+places of the WKB by `st_geomfromwkb` and `st_geogfromwkb`; a plain `spark.read.format("deltaSharing")` without the lane, and a stream, have the
+WKB as BINARY.
+`toArrow()` of Spark 4.2 and 4.3 fails where such a column, or a variant, is NULL: collect it otherwise, or read it without Spark.
+`where` knows `IS NULL` and `IS NOT NULL` of such columns; their bounds in statistics skip no file.
+
+| Written by Delta 4.4 on Spark 4.2 | Spark 4.0, 4.1: lane, Python source | Spark 4.2, 4.3: lane, Python source | Arrow |
+|---|---|---|---|
+| `geometry(4326)`, `geometry(3857)`, `geometry(0)` | WKB, WKB | GEOMETRY, GEOMETRY | right |
+| `geography(4326)` | WKB, WKB | GEOGRAPHY, GEOGRAPHY | right |
+| the same in structs, arrays and maps | WKB, WKB | right, right | right |
+
+## Void columns
+
+A column of type `void` stands in no file and is NULL. Under Delta's coming `materializedVoidType` (an RFC still) files may hold such
+columns, as Parquet's UNKNOWN: then they tell which structs are NULL and how many elements an array of voids has. Both forms are read;
+the native lane leaves tables with nested voids to the Python source. A map whose keys are void is [not read](#types-that-are-not-read).
+
+Timestamps of 96 bits (INT96) have bounds in a new order in coming files (parquet-format 584). Bounds of INT96 skip nothing here, and
+are never shown to Spark, whichever order a file names.
+""".strip().splitlines()
 #: Features that bind writers only. They stand in ``writerFeatures``; a reader ignores them.
 WRITER_FEATURES = (
     "allowColumnDefaults",
@@ -202,6 +266,8 @@ def features_page() -> str:
             f"| `{name}` | {duty} | refused | Ask the provider to share a copy without the feature, or a materialized view. |"
         )
     lines += [
+        "",
+        *TYPES,
         "",
         "## Writer features",
         "",

@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebac
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
 from delta_sharing_spark.options.values import count, option_text, quoted_column
-from delta_sharing_spark.schema.types import Struct, backquoted
+from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial
 from delta_sharing_spark.sharing.address import TableName, unquoted
 from delta_sharing_spark.sharing.identity import Identity, identity_of
 from delta_sharing_spark.sharing.private_key import KeyConsent, key_consent
@@ -375,6 +375,16 @@ class Load:
             OptionError: ``rows`` is not a number of rows.
         """
         return self._with("limit", option_text(rows))
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the load names its columns, by itself or for all of its recipient's loads."""
+        return self._parsed().columns is not None
+
+    @property
+    def has_places(self) -> bool:
+        """Whether the load was resolved, and has geometries or geographies."""
+        return self._resolved is not None and has_spatial(self._resolved[1].output)
 
     @property
     def limited(self) -> bool:

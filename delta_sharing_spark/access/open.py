@@ -45,7 +45,7 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.schema.types import select
+from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
@@ -414,8 +414,11 @@ def _build(negotiated: NegotiatedTable, state: TableState) -> ResolvedScan:
     predicate = None
     if options.where is not None:
         from delta_sharing_spark.predicates.sql import parse_where
+        from delta_sharing_spark.predicates.tree import referenced_columns
 
         predicate = parse_where(options.where, columns, time_zone=options.time_zone, now=options.loaded_at)
+        check_types(select_paths(columns, referenced_columns(predicate)), columns, str(negotiated.table))
+    check_types(output, columns, str(negotiated.table))
     return ResolvedScan(
         options,
         negotiated.profile,

@@ -19,7 +19,7 @@ from delta_sharing_spark.access.planned_files import FileList, LazySplits, Plann
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys
-from delta_sharing_spark.schema.types import Struct, merge, requested, select_paths
+from delta_sharing_spark.schema.types import Struct, check_types, merge, requested, select_paths
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +142,7 @@ def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
     full = output
     if scan.predicate is not None:
         full = merge(output, select_paths(scan.columns, referenced_columns(scan.predicate)))
+    check_types(full, scan.columns, table)
     partitioned = {name.lower() for name in scan.shape.partition_columns}
     fields = [field for field in scan.shape.schema.fields if field.name.lower() in partitioned]
     return ReadSpec(

@@ -191,3 +191,7 @@ class LazySplits(Sequence[Split]):
         if isinstance(places, range):
             return [self[place] for place in places]
         return self._make(places, tuple(self._bins[places]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, they are splits: what a task gets has no columns behind it."""
+        return list, (list(self),)

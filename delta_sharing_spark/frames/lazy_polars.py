@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import wait
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +12,8 @@ import pyarrow as pa
 
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import CallingThreads, is_done_within
+from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.predicates.coercion import FLIPPED
 from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
@@ -67,7 +67,7 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
 
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
-    ) -> Iterator[pl.DataFrame]:
+    ) -> Generator[pl.DataFrame, None, None]:
         def kept(frame: pl.DataFrame) -> pl.DataFrame:
             frame = frame if predicate is None else frame.filter(predicate)
             return frame if columns is None else frame.select(columns)
@@ -81,7 +81,7 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
             batches = fit_for_others(reader, str(load.table))
             while True:
                 coming = thread.submit(next, batches, None)
-                while not wait([coming], _STEP).done:
+                while not is_done_within(coming, _STEP):
                     yield none_yet  # Polars takes Ctrl-C from everybody else, and looks for it between frames
                 batch = coming.result()
                 if batch is None:
@@ -97,7 +97,7 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
         if not has_yielded:
             yield kept(empty)
 
-    frame: pl.LazyFrame = register_io_source(read, schema=empty.schema)
+    frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked)), schema=empty.schema)
     return frame
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from delta_sharing_spark.errors import ConfigError, short_tracebacks
 
 if TYPE_CHECKING:
+    import geopandas
     import pandas as pd
     import polars as pl
     import pyarrow as pa
@@ -129,7 +130,8 @@ class RowSource(ABC):
     def to_duckdb(self, connection: DuckDBPyConnection | None = None, name: str | None = None) -> DuckDBPyRelation:
         """The rows as a DuckDB relation, registered as a view; every query over it reads them anew.
 
-        DuckDB's own conditions filter what was read: ``where`` and ``columns`` of a scan make it read less.
+        DuckDB's own conditions filter what was read: ``where`` and ``columns`` of a scan make it read less. Geometries are DuckDB's
+        own; it has no geographies, which are well-known binary in BLOBs.
 
         Args:
             connection: The connection; None means DuckDB's default one.
@@ -140,8 +142,28 @@ class RowSource(ABC):
         """
         connection = connection or library("duckdb", "to_duckdb()").default_connection()
         name = name or self._table_name().table
-        connection.register(name, self)
+        from delta_sharing_spark.frames.planar import PlanarSource
+
+        connection.register(name, PlanarSource(self.arrow_schema(), self))
         return connection.view(name)
+
+    def to_geopandas(self) -> geopandas.GeoDataFrame:
+        """All rows as a GeoPandas frame: geometries and geographies as shapes, with their coordinate reference systems.
+
+        Raises:
+            ConfigError: GeoPandas is missing, or no column is a geometry or a geography.
+        """
+        library("geopandas", "to_geopandas()")
+        import geopandas
+
+        schema = self.arrow_schema()
+        if not any(b"geoarrow.wkb" in (field.metadata or {}).values() for field in schema):
+            raise ConfigError(
+                f"to_geopandas() needs a column that is a geometry or a geography, and {self._table_name()} is read with "
+                f"{', '.join(schema.names[:20])}; use to_pandas()"
+            )
+        frame: geopandas.GeoDataFrame = geopandas.GeoDataFrame.from_arrow(self.to_arrow())
+        return frame
 
     @abstractmethod
     def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
@@ -153,10 +175,10 @@ class RowSource(ABC):
 
 
 def library(name: str, method: str) -> ModuleType:
-    """Import ``pandas``, ``polars`` or ``duckdb``.
+    """Import ``pandas``, ``polars``, ``duckdb`` or ``geopandas``.
 
     Args:
-        name: The library, which is also the name of the extra that installs it.
+        name: The library, which is also the name of the extra that installs it, but for GeoPandas.
         method: The method that needs it, for the error.
 
     Raises:
@@ -167,6 +189,5 @@ def library(name: str, method: str) -> ModuleType:
     except ImportError as missing:
         if missing.name != name:
             raise  # it is installed, and broken
-        raise ConfigError(
-            f"{method} needs {name}, which is not installed: pip install 'delta-sharing-spark[{name}]'"
-        ) from None
+        extra = name if name == "geopandas" else f"'delta-sharing-spark[{name}]'"
+        raise ConfigError(f"{method} needs {name}, which is not installed: pip install {extra}") from None

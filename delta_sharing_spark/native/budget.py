@@ -8,12 +8,12 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.pace import Pace
 
 #: Requests under way at once, over all plans; and to storages that are far besides, which are mostly waited for.
@@ -90,9 +90,9 @@ class Budget:
         #: Bytes in memory: what was released here may still be sent to a reader.
         self._held = 0
         self._room = threading.Condition(threading.RLock())
-        self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
-        self._far_fetchers = ThreadPoolExecutor(FAR_CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
-        self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
+        self.fetchers = CallingThreads(CONNECTIONS, "delta-sharing-native-fetch")
+        self._far_fetchers = CallingThreads(FAR_CONNECTIONS, "delta-sharing-native-fetch")
+        self.openers = CallingThreads(CONNECTIONS // 2, "delta-sharing-native-open")
         self._lock = threading.Lock()
         self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
         #: Bytes of chunks that were not all read, and when one of them last was.
@@ -102,7 +102,7 @@ class Budget:
         self._spent: dict[tuple[FootersHolder, int], int] = {}
         self._memory = self._memory_spent = self._disk = self._fetched = self._kept_bytes = 0
 
-    def fetchers_ahead(self, pace: Pace) -> ThreadPoolExecutor:
+    def fetchers_ahead(self, pace: Pace) -> CallingThreads:
         """The threads that fetch small files ahead. A far storage has threads of its own, so that no file that a reader waits for queues behind them."""
         return self._far_fetchers if pace.is_far else self.fetchers
 
@@ -183,8 +183,7 @@ class Budget:
 
     def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
         """Add a file's footer. Beyond the bounds, files that readers were sent are released first, then the longest unused."""
-        disk = shown.source.size if shown.reason is not None else 0
-        gone = []
+        disk, gone = shown.disk_bytes, []
         with self._lock:
             self._shown[holder, number] = (shown.memory_bytes, disk)
             self._memory += shown.memory_bytes
@@ -249,4 +248,4 @@ class Budget:
     def close(self) -> None:
         """End the threads."""
         for pool in (self.fetchers, self._far_fetchers, self.openers):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown()

@@ -16,11 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from delta_sharing_spark.native.decoding import OLDEST, Release, undecoded
 from delta_sharing_spark.native.schema_match import (
     BYTE_ARRAY,
     DOUBLE,
     FIXED,
     FLOAT,
+    INT96,
     OPTIONAL,
     REPEATED,
     Element,
@@ -143,6 +145,19 @@ class CutChunk(NamedTuple):
         dictionary = _DICTIONARY + write_number(self.dictionary + by) if self.dictionary > 0 else b""
         return self.head + write_number(self.data + by) + dictionary + self.tail
 
+    def moved(self, by: int) -> CutChunk:
+        """The chunk ``by`` bytes further on."""
+        dictionary = self.dictionary + by if self.dictionary > 0 else 0
+        return self._replace(start=self.start + by, end=self.end + by, data=self.data + by, dictionary=dictionary)
+
+
+class Unread(NamedTuple):
+    """A column of a file that Spark's reader cannot decode: its path, the name of the table's column, and why."""
+
+    column: bytes
+    name: str
+    reason: str
+
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
@@ -166,6 +181,7 @@ class FileFooter:
         deleted: The rows of the file's deletion vector; None where it has none.
         constants: Columns that are not read from the file, and their value.
         marks: The pairs by which Spark's reader knows that old dates count by the Julian calendar.
+        unread: Columns that Spark's reader cannot decode.
     """
 
     columns: FileColumns
@@ -176,6 +192,7 @@ class FileFooter:
     deleted: DeletedRows | None
     constants: Constants
     marks: tuple[tuple[bytes, bytes], ...] = ()
+    unread: frozenset[Unread] = frozenset()
 
     @property
     def is_of_parquet_mr(self) -> bool:
@@ -189,10 +206,11 @@ class FooterReader:
     Args:
         schema: The table's columns that are read from files.
         mapping: How they are found in a file (Delta protocol, "Column Mapping").
+        release: Spark's, by which its reader decodes more or less.
     """
 
-    def __init__(self, schema: Struct, mapping: str) -> None:
-        self._schema, self._mapping = schema, mapping
+    def __init__(self, schema: Struct, mapping: str, release: Release = OLDEST) -> None:
+        self._schema, self._mapping, self._release = schema, mapping, release
         self._columns: tuple[tuple[bytes, tuple[str, ...], FileColumns], ...] = ()
         self._orders: tuple[tuple[bytes, tuple[ThriftStruct, ...] | None], ...] = ()
 
@@ -220,13 +238,18 @@ class FooterReader:
         julian = footer.julian(None)
         try:
             head, columns = self._matched(raw, tuple(constants))
-            cut = _Cut(raw, columns, created_by, may_move)
+            cut = _Cut(raw, columns, created_by, may_move, self._release)
             groups, end = cut.groups(head)
             orders = self._ends(raw[end:])
             if orders is not None and len(orders) != columns.count:
                 raise ValueError("a footer tells the order of each column")
             marks = julian.marks if julian is not None and julian.is_for(self._schema) else ()
-            return FileFooter(columns, groups, created_by, orders, size - len(footer.raw), deleted, constants, marks)
+            unread = cut.unread()
+            if marks and unread:
+                # Those that are written anew count by the calendar of today.
+                raise NotNativeError(f"its old dates are Julian, and it has {next(iter(unread)).reason}")
+            end = size - len(footer.raw)
+            return FileFooter(columns, groups, created_by, orders, end, deleted, constants, marks, unread)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 
@@ -308,24 +331,30 @@ def _usual_chunk() -> re.Pattern[bytes]:
 
 @lru_cache(maxsize=64)
 def _unshown(created_by: bytes) -> frozenset[int]:
-    """The physical types by whose statistics Spark would skip rows: of NaN, which is greater than any number, or that a writer got wrong."""
+    """The physical types by whose statistics Spark would skip rows: of NaN, which is greater than any number, of timestamps of
+    96 bits, whose order differs by writer, or that a writer got wrong."""
     writer = created_by.decode(errors="replace")
     if not counts_nulls(writer):
         return frozenset(range(8))
     floats = () if created_by.startswith(_PARQUET_MR) else (FLOAT, DOUBLE)
-    return frozenset((*floats, *(() if bounds_byte_arrays(writer) else (BYTE_ARRAY, FIXED))))
+    return frozenset((INT96, *floats, *(() if bounds_byte_arrays(writer) else (BYTE_ARRAY, FIXED))))
 
 
 class _Cut:
     """Cuts the descriptions of one footer's chunks."""
 
-    def __init__(self, raw: bytes, columns: FileColumns, created_by: bytes, may_move: bool) -> None:
-        self._raw, self._columns, self._may_move = raw, columns, may_move
+    def __init__(self, raw: bytes, columns: FileColumns, created_by: bytes, may_move: bool, release: Release) -> None:
+        self._raw, self._columns, self._may_move, self._release = raw, columns, may_move, release
+        self._unread: dict[bytes, Unread] = {}
         self._unshown = _unshown(created_by)
         self._by_number = {leaf.number: leaf for leaf in columns.leaves}
         self._usual = _usual_chunk()
         self._kept = _AFTER_PLACES - _BLOOM_FILTER if may_move else _AFTER_PLACES
         self._indexes = frozenset[int]() if may_move else _INDEXES
+
+    def unread(self) -> frozenset[Unread]:
+        """The columns, among the chunks that were cut, that Spark's reader cannot decode."""
+        return frozenset(self._unread.values())
 
     def groups(self, offset: int) -> tuple[tuple[RowGroup, ...], int]:
         """The row groups of a footer whose schema ends at ``offset``, and where they end."""
@@ -399,6 +428,7 @@ class _Cut:
                 kept = kept - {_STATISTICS}
         if leaf.physical in self._unshown:
             indexes = indexes & _OFFSET_INDEX
+        self._look_at(raw[begin : metadata[2][2]], _number(raw, metadata[4][1]), leaf)
         before = 8 if 8 in metadata else 7
         head = raw[begin : metadata[2][2]], leaf.written_path, raw[metadata[3][2] : metadata[before][2]]
         tail = self._fields(metadata, kept, 11 if dictionary > 0 else 9) + self._fields(around, indexes, 3)
@@ -408,6 +438,7 @@ class _Cut:
     def _usual_one(self, usual: re.Match[bytes], leaf: Leaf) -> CutChunk:
         """A chunk of the usual form, without indexes."""
         before, between, length_, data_, dictionary_, statistics, others = usual.groups()
+        self._look_at(before, _number(between, 1), leaf)
         data, dictionary = _number(data_, 0), _number(dictionary_, 0) if dictionary_ else 0
         start = min(data, dictionary) if dictionary > 0 else data
         nulls, places_end = 0, usual.end(4) if dictionary <= 0 else usual.end(5)
@@ -418,6 +449,12 @@ class _Cut:
                 tail = others if len(others) == 1 else write_head(13, LIST, 11 if dictionary else 9) + others[1:]
         head = b"".join((_BEGIN, before, leaf.written_path, between, _DATA))
         return CutChunk(start, start + _number(length_, 0), nulls, data, dictionary, head, tail + b"\0")
+
+    def _look_at(self, stored: bytes, codec: int, leaf: Leaf) -> None:
+        """Note a column that Spark's reader cannot decode, by the fields of its type and encodings, and its codec."""
+        reason = undecoded(stored, codec, self._release)
+        if reason is not None:
+            self._unread[leaf.column] = Unread(leaf.column, leaf.path[0].decode(), reason)
 
     def _may_show(self, first: int, leaf: Leaf) -> bool:
         """Whether Spark may see statistics of a column whose field ``first`` is the first one."""

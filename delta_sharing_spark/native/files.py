@@ -5,50 +5,41 @@ Only this module and ``plan.py`` use the access contract (splits, tasks, sources
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import logging
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FileFooter, FooterReader
-from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, Span, lay_out, lay_out_together
+from delta_sharing_spark.native.decoding import Release
+from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FooterReader, Unread
+from delta_sharing_spark.native.joined_source import JoinedSource
+from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
+from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, rewrite_files
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.column_resolution import Context, mapping_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
-from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileTask, ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
-from delta_sharing_spark.scan.split_reader import read_split, rows_of_delete_files
-from delta_sharing_spark.schema.types import Struct, without_mapping
-from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.ranges import ByteSource, MemorySource, Range
-
-_log = logging.getLogger(__name__)
-
-#: Bytes of decoded rows in a row group of a rewritten file.
-_ROW_GROUP_BYTES = 64 << 20
+from delta_sharing_spark.scan.split_reader import rows_of_delete_files
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFile:
     """A file as it is served: its layout and the source of its bytes.
 
-    ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file, if it did.
-    ``held_bytes`` are what the source holds in memory.
+    ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file or columns of it, if it
+    did. ``held_bytes`` are what the source holds in memory, ``disk_bytes`` on local disk. ``unread`` are the columns that
+    Spark's reader cannot decode; ``rewritten`` shows the file with some of them rewritten. ``key`` tells it from others of its plan.
     """
 
     source: ByteSource
@@ -56,6 +47,14 @@ class ShownFile:
     whole: memoryview | None = field(default=None, repr=False)
     reason: str | None = None
     held_bytes: int = 0
+    disk_bytes: int = 0
+    unread: frozenset[Unread] = frozenset()
+    rewritten: Callable[[frozenset[Unread]], ShownFile] | None = field(default=None, repr=False)
+    key: int = 0
+
+    def unread_of(self, columns: ScanColumns) -> frozenset[Unread]:
+        """The columns that a scan reads and Spark's reader cannot decode."""
+        return frozenset(unread for unread in self.unread if unread.column in columns)
 
     @property
     def memory_bytes(self) -> int:
@@ -89,17 +88,18 @@ class FileShape:
 
     ``leaves_deleted_rows`` is whether Spark filters by the column of deleted rows; where it does not, a file with deleted
     rows is rewritten without them. ``checks_rows`` is whether files must have the rows that their statistics tell, by which
-    a limit was counted.
+    a limit was counted. ``release`` is Spark's.
     """
 
     spec: ReadSpec
     deletion_column: str
+    release: Release
     leaves_deleted_rows: bool = True
     checks_rows: bool = False
     footers: FooterReader = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "footers", FooterReader(self.spec.schema, self.spec.mapping))
+        object.__setattr__(self, "footers", FooterReader(self.spec.schema, self.spec.mapping, self.release))
 
 
 def show_file(
@@ -133,15 +133,27 @@ def show_file(
             raise
         limited = replace(shape, spec=replace(shape.spec, limit=limit))
         return _shown_rewritten([(task, access)], limited, str(reason))
-    held = _held_bytes(file)
+    return _shown_alone(file, shape, pace)
+
+
+def _shown_alone(file: FetchedFile, shape: FileShape, pace: Pace) -> ShownFile:
+    def rewritten(unread: frozenset[Unread]) -> ShownFile:
+        anew = _shown_alone(rewrite_columns(file, unread, shape.spec, pace), shape, pace)
+        return replace(anew, reason=_reason(unread), held_bytes=file.held_bytes)
+
+    held, unread, layout = file.held_bytes, file.footer.unread, lay_out(file.footer, shape.deletion_column)
     whole = file.source.read(0, held) if held else None
-    return ShownFile(file.source, lay_out(file.footer, shape.deletion_column), whole, held_bytes=held)
+    return ShownFile(file.source, layout, whole, None, held, file.disk_bytes, unread, rewritten if unread else None)
+
+
+def _reason(unread: frozenset[Unread]) -> str:
+    return "; ".join(sorted(f"column {column.name!r} has {column.reason}" for column in unread))
 
 
 def show_together(
     files: Sequence[tuple[FileTask, FileAccess]],
     shape: FileShape,
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     pace: Pace,
     columns: ScanColumns,
     *,
@@ -158,7 +170,7 @@ def show_together(
         DeltaSharingError, NotNativeError: As ``show_file``.
     """
 
-    def show(task: FileTask, access: FileAccess) -> _MemberFile:
+    def show(task: FileTask, access: FileAccess) -> FetchedFile:
         return _member_file(task, access, shape, pace, columns, may_rewrite=may_rewrite)
 
     if not (columns.part_of_files or shape.spec.is_projected):
@@ -167,8 +179,20 @@ def show_together(
     members = [] if is_told else [show(*files[0])]  # it tells of the others
     told = len(members)
     members += _all_at_once(files[told:], show, pool, pace)
-    length, footers = sum(task.size for task, _ in files), [member.footer for member in members]
-    is_held = all(map(_held_bytes, members[told:]))
+    is_held = all(member.held_bytes for member in members[told:])
+    return _shown_together(members, shape, pace, columns, is_held=is_held, may_rewrite=may_rewrite)
+
+
+def _shown_together(
+    members: Sequence[FetchedFile],
+    shape: FileShape,
+    pace: Pace,
+    columns: ScanColumns,
+    *,
+    is_held: bool,
+    may_rewrite: bool,
+) -> ShownFile:
+    length, footers = sum(member.task.size for member in members), [member.footer for member in members]
     try:
         layout, spans = lay_out_together(
             footers, shape.deletion_column, length, columns.__contains__, is_fetched=is_held
@@ -176,21 +200,24 @@ def show_together(
     except DifferentLayoutsError as reason:
         if not may_rewrite:
             raise NotNativeError(str(reason)) from None
-        return _shown_rewritten(files, shape, str(reason))
+        return _shown_rewritten([(member.task, member.access) for member in members], shape, str(reason))
+
+    def rewritten(unread: frozenset[Unread]) -> ShownFile:
+        anew = [rewrite_columns(m, unread & m.footer.unread, shape.spec, pace) for m in members]
+        return replace(
+            _shown_together(anew, shape, pace, columns, is_held=False, may_rewrite=True), reason=_reason(unread)
+        )
+
+    unread = frozenset[Unread]().union(*(footer.unread for footer in footers))
+    held, disk = (sum(getattr(m, where) for m in members) for where in ("held_bytes", "disk_bytes"))
     if not is_held:
-        source = _JoinedSource(f"{len(files)} files", spans, members, pace)
-        return ShownFile(source, layout, held_bytes=sum(map(_held_bytes, members)))
+        source = JoinedSource(f"{len(members)} files", spans, [member.source for member in members], pace)
+        return ShownFile(source, layout, None, None, held, disk, unread, rewritten if unread else None)
     pieces = (members[span.member].source.read(span.source.start, span.source.length) for span in spans)
-    joined = MemorySource(f"{len(files)} files", b"".join((b"PAR1", *pieces)))
-    return ShownFile(joined, layout, memoryview(joined.data), held_bytes=joined.size)
-
-
-@dataclass(frozen=True, slots=True)
-class _MemberFile:
-    """A file whose footer and deletion vector were fetched: how it is laid out, and where its bytes come from."""
-
-    footer: FileFooter
-    source: ByteSource
+    joined = MemorySource(f"{len(members)} files", b"".join((b"PAR1", *pieces)))
+    # Members that may have to be rewritten stay in memory beside what they make together.
+    held = joined.size + (held if unread else 0)
+    return ShownFile(joined, layout, memoryview(joined.data), None, held, disk, unread, rewritten if unread else None)
 
 
 def _opened(
@@ -202,7 +229,7 @@ def _opened(
     limit: int | None = None,
     *,
     may_move: bool = False,
-) -> _MemberFile:
+) -> FetchedFile:
     """Fetch a file's footer, or the whole file, and its deletion vector; learn which part of such files the scan reads.
 
     Args:
@@ -243,34 +270,29 @@ def _opened(
         wanted = [number for number, leaf in enumerate(shown.columns.leaves) if leaf.column in columns]
         chunks = [group.chunks[number] for group in shown.groups for number in wanted]
         columns.part_of_files = (footer.size + sum(chunk.end - chunk.start for chunk in chunks)) / source.size
-    return _MemberFile(shown, source if footer.file_bytes is None else MemorySource(task.id, footer.file_bytes))
-
-
-def _held_bytes(file: _MemberFile) -> int:
-    """The bytes in memory of a file that was fetched whole; 0 of another."""
-    return file.source.size if isinstance(file.source, MemorySource) else 0
+    source = source if footer.file_bytes is None else MemorySource(task.id, footer.file_bytes)
+    return FetchedFile(task, access, shown, source)
 
 
 def _member_file(
     task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, columns: ScanColumns, *, may_rewrite: bool
-) -> _MemberFile:
+) -> FetchedFile:
     try:
         return _opened(task, access, shape, pace, columns, may_move=True)
     except NotNativeError as reason:
         if not may_rewrite:
             raise
-        rewritten, footer = _rewritten([(task, access)], shape.spec, str(reason), may_move=True)
-        return _MemberFile(footer, rewritten)
+        return rewrite_files([(task, access)], shape.spec, str(reason), may_move=True)
 
 
 def _all_at_once(
     files: Sequence[tuple[FileTask, FileAccess]],
-    show: Callable[[FileTask, FileAccess], _MemberFile],
-    pool: ThreadPoolExecutor,
+    show: Callable[[FileTask, FileAccess], FetchedFile],
+    pool: Executor,
     pace: Pace,
-) -> list[_MemberFile]:
+) -> list[FetchedFile]:
     """``show`` of each file, by as many threads as the storage's pace is worth: each takes a file as soon as it has done one."""
-    waiting, members = iter(range(len(files))), dict[int, _MemberFile]()
+    waiting, members = iter(range(len(files))), dict[int, FetchedFile]()
 
     def work() -> None:
         try:
@@ -287,44 +309,6 @@ def _all_at_once(
     while coming:
         coming.popleft().result()
     return [members[number] for number in range(len(files))]
-
-
-class _JoinedSource:
-    """A ``ByteSource`` over files that are shown as one."""
-
-    def __init__(self, name: str, spans: Sequence[Span], members: Sequence[_MemberFile], pace: Pace) -> None:
-        self.name = name
-        self.size = spans[-1].end if spans else 4
-        self._spans, self._members, self._pace = spans, members, pace
-        self._starts = [span.start for span in spans]
-
-    def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``: pieces of one file that lie near each other are one request."""
-        end = start + length
-        joined = [memoryview(b"PAR1")[start:end]]
-        pieces: list[tuple[int, Range]] = []
-        for span in self._spans[max(0, bisect.bisect_right(self._starts, start) - 1) :]:
-            if span.start >= end:
-                break
-            by = span.source.start - span.start
-            piece = Range(max(start, span.start) + by, min(end, span.end) + by)
-            if piece.length > 0:
-                pieces.append((span.member, piece))
-        if len(pieces) == 1 and start >= 4:
-            member, piece = pieces[0]
-            return self._members[member].source.read(piece.start, piece.length)
-        for member, parts in itertools.groupby(pieces, itemgetter(0)):
-            wanted = [part for _, part in parts]
-            read = self._members[member].source.read
-            fetched = {whole: read(whole.start, whole.length) for whole in self._pace.merged(wanted)}
-            for part in wanted:
-                whole = next(whole for whole in fetched if whole.start <= part.start < whole.end)
-                joined.append(fetched[whole][part.start - whole.start : part.end - whole.start])
-        return memoryview(b"".join(joined))
-
-    def close(self) -> None:
-        for member in self._members:
-            member.source.close()
 
 
 def _constants(task: FileTask, spec: ReadSpec) -> Constants:
@@ -356,61 +340,6 @@ def _mask(kept: RowSelection | None, first: int, count: int) -> npt.NDArray[np.b
 
 
 def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> ShownFile:
-    source, footer = _rewritten(files, shape.spec, reason)
-    layout = lay_out(footer, shape.deletion_column, sum(task.size for task, _ in files))
-    return ShownFile(source, layout, None, reason)
-
-
-def _rewritten(
-    files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, reason: str, *, may_move: bool = False
-) -> tuple[ByteSource, FileFooter]:
-    """Write the rows that the Python source reads to a Parquet file on local disk, which has no name; returns it and its footer."""
-    names = files[0][0].id if len(files) == 1 else f"{files[0][0].id} and {len(files) - 1} more"
-    _log.info("file %s of %s is rewritten for Spark's reader: %s", names, spec.table, reason)
-    out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
-    try:
-        _write_rows(out, files, spec)
-        source = LocalSource(out, files[0][0].id)
-        footer = read_footer(source, spec.table)
-        footers = FooterReader(without_mapping(spec.schema), "none")
-        return source, footers.read(footer, source.size, may_move=may_move)
-    except BaseException:
-        out.close()
-        raise
-
-
-def _write_rows(out: IO[bytes], files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec) -> None:
-    import pyarrow.parquet as pq
-
-    from delta_sharing_spark.schema.arrow import arrow_schema
-
-    schema = arrow_schema(spec.schema)
-    with pq.ParquetWriter(out, schema, compression="snappy", store_schema=False, version="2.6") as writer:
-        waiting: list[Any] = []
-        size = 0
-        for task, access in files:
-            batches = read_split(Split(0, spec, (FileSlice(task),), access))
-            try:
-                for batch in batches:
-                    waiting.append(batch)
-                    size += batch.nbytes
-                    if size >= _ROW_GROUP_BYTES:
-                        _write(writer, waiting, schema)
-                        waiting, size = [], 0
-            finally:
-                batches.close()
-        _write(writer, waiting, schema)
-
-
-def _write(writer: Any, batches: list[Any], schema: Any) -> None:
-    import pyarrow as pa
-
-    if batches:
-        writer.write_table(pa.Table.from_batches(batches, schema), row_group_size=1 << 30)
-
-
-def rewriting_spec(spec: ReadSpec, columns: Struct) -> ReadSpec:
-    """``spec`` for a rewrite: ``columns`` of files only, and no row left out but those of deletion vectors."""
-    return replace(
-        spec, schema=columns, full_schema=columns, partition_columns=(), predicate=None, prune=None, limit=None
-    )
+    file = rewrite_files(files, shape.spec, reason)
+    layout = lay_out(file.footer, shape.deletion_column, sum(task.size for task, _ in files))
+    return ShownFile(file.source, layout, None, reason, disk_bytes=file.disk_bytes)

@@ -29,8 +29,8 @@ from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
 from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request
-from delta_sharing_spark.network.connections import CLOSED_AT_EXIT
 from delta_sharing_spark.network.newcomers import IN_ALL, Newcomers
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, is_ending, start_thread, stay_at_end
 from delta_sharing_spark.storage.place import Place
 
 #: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.
@@ -110,7 +110,7 @@ class Gateway:
         self._listener = socket.create_server((host, port), family=family, backlog=256)
         self.port: int = self._listener.getsockname()[1]
         self._begin_worker()
-        threading.Thread(target=self._watch, name="delta-sharing-native", daemon=True).start()
+        start_thread(self._watch, "delta-sharing-native", is_awaited=False)
         CLOSED_AT_EXIT.add(self)
 
     def add(self, plan: NativePlan, has_ended: HasEnded) -> str:
@@ -180,6 +180,7 @@ class Gateway:
         return self._remember(f"{type(error).__name__}: {error}")
 
     def _remember(self, error: str) -> str:
+        stay_at_end()
         with self._lock:
             if error not in self._errors:
                 self._errors.append(error)
@@ -252,20 +253,21 @@ class Gateway:
         self._end()
 
     def _end(self) -> None:
-        """Let go of everything, once it is closed."""
+        """Let go of everything, once it is closed. At the end of the process readers are left waiting, rather than told of an error."""
         with self._lock:
             plans, self._plans = self._plans, OrderedDict()
             self._indexes.clear()
-            connections, waiting = list(self._connections), self._waiting
+            connections, waiting = (set(), 0) if is_ending() else (set(self._connections), self._waiting)
         # No system but Linux wakes a thread that waits for a connection other than by one.
         for _ in range(waiting):
             with suppress(OSError):
                 socket.create_connection((self.host, self.port), timeout=_WATCH).close()
         # Wait for the accepting threads before the socket is closed: they could accept on a descriptor that is used again.
         patience = time.monotonic() + _STOPPING
-        while self._waiting and time.monotonic() < patience:
+        while waiting and self._waiting and time.monotonic() < patience:
             time.sleep(0.001)
-        self._listener.close()
+        if not is_ending():
+            self._listener.close()
         for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -312,13 +314,19 @@ class Gateway:
             self._workers += 1
             self._waiting += 1
         try:
-            threading.Thread(target=self._work, name="delta-sharing-native-connection", daemon=True).start()
-        except RuntimeError as error:  # no more threads: connections wait for those that there are
+            why = (
+                None
+                if start_thread(self._work, "delta-sharing-native-connection", is_awaited=False)
+                else "the process is ending"
+            )
+        except RuntimeError as error:
+            why = str(error)
+        if why is not None:  # no more threads: connections wait for those that there are
             with self._lock:
                 self._workers -= 1
                 self._waiting -= 1
                 if not self._workers:
-                    raise DeltaSharingError(f"the native lane's gateway cannot begin: {error}") from None
+                    raise DeltaSharingError(f"the native lane's gateway cannot begin: {why}")
 
     @contextmanager
     def _beside_workers(self) -> Iterator[None]:
@@ -368,11 +376,15 @@ class Gateway:
             waiting = b""
             while not self.is_closed:
                 request, waiting = webhdfs.read_request(connection, waiting)
-                if request is None or not self._answer(connection, request):
+                if request is None:
                     return
+                with awaiting():
+                    if not self._answer(connection, request):
+                        return
         except (OSError, ValueError) as error:
             _log.debug("a connection of the gateway ended: %s", type(error).__name__)
         finally:
+            stay_at_end()
             self._newcomers.leave(connection)
             with self._lock:
                 self._connections.discard(connection)
@@ -444,6 +456,7 @@ class Gateway:
         except OSError:
             raise
         except Exception as error:  # a defect of ours, or what closing the plan broke off: Spark's query fails with it
+            stay_at_end()
             if not self.serves(reader.plan):
                 connection.sendall(self._failure(_LET_GO))
                 return True

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.native.file_footer import DeletedRows, FileColumns, FileFooter, Leaf, leaves_of
+from delta_sharing_spark.native.joined_source import Span
 from delta_sharing_spark.native.schema_match import BOOLEAN, BYTE_ARRAY, INT96, OPTIONAL, Element
 from delta_sharing_spark.scan.thrift import (
     BINARY,
@@ -306,18 +307,6 @@ _RELEASE = re.compile(rb"parquet-mr version (\d+)\.(\d+)")
 
 class DifferentLayoutsError(Exception):
     """Files store a column differently, so that no one footer describes them; the text says which."""
-
-
-class Span(NamedTuple):
-    """Bytes of one of the files, and where they begin in the joined file."""
-
-    start: int
-    member: int
-    source: Range
-
-    @property
-    def end(self) -> int:
-        return self.start + self.source.length
 
 
 def lay_out(file: FileFooter, deletion_column: str, length_listed: int | None = None) -> Layout:

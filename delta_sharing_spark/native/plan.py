@@ -11,7 +11,7 @@ import secrets
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,10 +22,12 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.planned_files import FileBatches, live_rows
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file, show_together
+from delta_sharing_spark.native.decoding import OLDEST, Release
+from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, show_file, show_together
 from delta_sharing_spark.native.layout import lay_out_rows
+from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,
@@ -51,6 +53,8 @@ _TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
 _VOID = Primitive("void")
 #: Files among which one of another partition is looked for.
 _LOOKED_BACK = 32
+#: Rows that a scan needs of which no column is read: only their number, in each partition or of all together.
+COUNTED, COUNTED_TOGETHER = -1, -2
 _FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 #: The digests of the members of each virtual file of a listing, in order.
 Joined = tuple[tuple[int, ...], ...]
@@ -136,6 +140,9 @@ class VirtualFile:
 class LoadColumns:
     """The columns of a load as Spark's reader is shown them, before its files are known; free of Spark.
 
+    Args:
+        release: Spark's; its reader decodes more or less.
+
     Attributes:
         columns: The columns read from files, by the table's names.
         partition_columns: The partition columns, and those of a change feed that are the same for all rows of a version.
@@ -144,7 +151,8 @@ class LoadColumns:
         scans: Names the scans of the load by the columns that they read.
     """
 
-    def __init__(self, load: ResolvedScan) -> None:
+    def __init__(self, load: ResolvedScan, release: Release = OLDEST) -> None:
+        self.release = release
         self.table = str(load.table)
         self.spec = spec_of(load)
         self.output = load.output
@@ -171,8 +179,8 @@ class NativePlan:
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
         joined: Which files to show as one, as an earlier listing of the same rows did; small ones by default.
-        counts_only: Whether it is for a scan that reads no column: a file for each partition has just its number of rows.
-            UncountedError is raised where statistics do not tell that.
+        counts: ``COUNTED`` for a scan that reads no column, for which a file of each partition has just its number of rows;
+            ``COUNTED_TOGETHER`` where one file has that of all. UncountedError is raised where statistics do not tell it.
 
     Attributes:
         files: The files as Spark is shown them.
@@ -193,7 +201,7 @@ class NativePlan:
         token: str | None = None,
         joined: Joined | None = None,
         *,
-        counts_only: bool = False,
+        counts: int | None = None,
     ) -> None:
         self.shown = shown or LoadColumns(load)
         self.table = self.shown.table
@@ -205,14 +213,15 @@ class NativePlan:
         self.shape = FileShape(
             rewriting_spec(planned.spec, self.shown.columns),
             self.shown.deletion_column,
+            self.shown.release,
             leaves_deleted_rows=self.shown.may_have_vectors,
             checks_rows=load.options.limit is not None,
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
         self._numbers: dict[object, int] = {}
         leaves = _leaves(self.shown.columns)
-        if counts_only:
-            self._arrange(self._counted(planned))
+        if counts is not None:
+            self._arrange(self._counted(planned, together=counts == COUNTED_TOGETHER))
         else:
             files = self._planned(planned)
             most = max(1, _JOINED_CHUNKS // (1 + leaves))
@@ -273,15 +282,22 @@ class NativePlan:
             self.partitions.append(tuple(constants[f.name] for f in self.partition_columns))
         return PlannedFile(task, access, number, _digest(task))
 
-    def _counted(self, planned: ScanPlan) -> list[VirtualFile]:
-        """A file for each partition that has just its number of rows; raises UncountedError where statistics do not tell it."""
+    def _counted(self, planned: ScanPlan, *, together: bool) -> list[VirtualFile]:
+        """A file for each partition, or for all together, that has just its number of rows.
+
+        Raises:
+            UncountedError: Statistics do not tell it.
+        """
         first: dict[int, PlannedFile] = {}
         rows: dict[int, int] = {}
         for file, count in self._counts(planned):
             if count is None:
                 raise UncountedError
-            first.setdefault(file.partition, file)
-            rows[file.partition] = rows.get(file.partition, 0) + count
+            number = 0 if together else file.partition
+            first.setdefault(number, file)
+            rows[number] = rows.get(number, 0) + count
+        if together and rows:
+            self.partitions = [tuple(pa.scalar(None, scalar.type) for scalar in self.partitions[0])]
         files = []
         for number, count in rows.items():
             digest = _short_digest(repr((self.partitions[number], count)).encode())
@@ -320,7 +336,7 @@ class NativePlan:
         self,
         number: int,
         sources: OpenOnes[ByteSource],
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         columns: ScanColumns | None = None,
         *,
         may_rewrite: bool = True,

@@ -16,17 +16,18 @@ from collections import OrderedDict, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
+from delta_sharing_spark.native.file_footer import Unread
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.layout import Chunk, Layout
+from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
@@ -37,7 +38,7 @@ _NARROW = 1 << 20
 #: Row groups of a plan whose chunks are held.
 _GROUPS = 64
 
-#: A row group: the file's number in the plan, and its own in the file.
+#: A row group: what tells its file from others of the plan as it is shown (``ShownFile.key``), and its number in the file.
 GroupKey = tuple[int, int]
 
 
@@ -173,6 +174,8 @@ class ShownFiles:
         self._budget = budget
         self._lock = threading.Lock()
         self._shown: dict[int, Future[ShownFile]] = {}
+        #: The keys of files some of whose columns were rewritten, by the file and these columns.
+        self._rewritten: dict[tuple[int, frozenset[Unread]], int] = {}
         self._sources: OpenOnes[ByteSource] = OpenOnes()
         self._ahead: set[int] = set()
         #: Files that were asked for in this pass of Spark's tasks over them.
@@ -202,16 +205,37 @@ class ShownFiles:
                 self._asked.add(number)
                 self._show_ahead(number, columns)
         try:
-            return future.result()
+            shown = self._result(number, future)
         except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead
             with self._lock:
-                self._forget(number, future)
                 future = self._show(number, columns)
+            shown = self._result(number, future)
+        unread = shown.unread_of(columns or self._plan.shown.all_columns)
+        if not unread:
+            return shown
+        with self._lock:
+            key = self._rewritten.setdefault((number, unread), len(self._plan.files) + len(self._rewritten))
+            if key not in self._shown:
+                self._shown[key] = self._budget.openers.submit(self._with_rewritten, key, shown, unread)
+            future = self._shown[key]
+            self._budget.use(self, key)
+        return self._result(key, future)
+
+    def _result(self, key: int, future: Future[ShownFile]) -> ShownFile:
+        """What ``future`` makes; where it fails, the next try asks anew."""
+        try:
             return future.result()
         except BaseException:
             with self._lock:
-                self._forget(number, future)  # the next try asks anew
+                if self._shown.get(key) is future:
+                    del self._shown[key]
             raise
+
+    def _with_rewritten(self, key: int, shown: ShownFile, unread: frozenset[Unread]) -> ShownFile:
+        assert shown.rewritten is not None
+        anew = replace(shown.rewritten(unread), key=key)
+        self._budget.hold(self, key, anew)
+        return anew
 
     def ready(self, number: int) -> ShownFile | None:
         """A file whose footer was fetched, and could be read; None otherwise."""
@@ -225,7 +249,7 @@ class ShownFiles:
         return self._plan.after(number, of_all=self._plan.before(number) in self._asked)
 
     def forget(self, number: int) -> None:
-        """Release a file's footer; reads of the file go on."""
+        """Release a file's footer, by its ``key``; reads of the file go on."""
         with self._lock:
             self._shown.pop(number, None)
 
@@ -241,10 +265,6 @@ class ShownFiles:
         if future is None:
             future = self._shown[number] = self._budget.openers.submit(self._opened, number, columns, not is_ahead)
         return future
-
-    def _forget(self, number: int, future: Future[ShownFile]) -> None:
-        if self._shown.get(number) is future:
-            del self._shown[number]
 
     def _show_ahead(self, number: int, columns: ScanColumns | None) -> None:
         if len(self._ahead) > 2 * self._window:
@@ -273,6 +293,7 @@ class ShownFiles:
             shown = self._plan.show(number, self._sources, pool, columns, may_rewrite=may_rewrite)
         if shown.whole is not None:
             budget.admit(shown.whole, len(shown.whole), at_all=True)
+        shown = replace(shown, key=number)
         self._budget.hold(self, number, shown)
         return shown
 
@@ -395,7 +416,7 @@ class PlanReader:
             yield from self._read(number, shown, offset, None if self._is_misled else columns)
         finally:
             if offset < shown.layout.data_end:
-                self._budget.spend(self.files, number)
+                self._budget.spend(self.files, shown.key)
 
     def _read(self, number: int, shown: ShownFile, offset: int, columns: ScanColumns | None) -> Pieces:
         layout = shown.layout
@@ -433,7 +454,7 @@ class PlanReader:
                 yield from self._chunk(number, shown, chunk, start, columns, follows=follows)
                 follows = True
                 offset = chunk.range.end
-                doubt = self._next(number, layout, chunk, columns)
+                doubt = self._next(shown, chunk, columns)
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
@@ -479,13 +500,13 @@ class PlanReader:
         # Nothing is left of a small chunk whose first bytes were all of it.
         for piece in cut(Range(start, chunk.range.end), _SENT):
             yield buffer.read(piece.start, piece.length)
-        self._chunks.was_read((number, chunk.row_group), chunk.column)
+        self._chunks.was_read((shown.key, chunk.row_group), chunk.column)
 
     def _expect(
         self, number: int, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None, follows: bool
     ) -> BufferedRanges | None:
         """The buffer of a chunk, fetched with those after it that the scan reads; None if it is too large, or there is no room."""
-        key = (number, chunk.row_group)
+        key = (shown.key, chunk.row_group)
         wanted = [chunk]
         if columns is not None:
             wanted = [c for c in shown.layout.of_group(chunk.row_group) if c is chunk or c.column in columns]
@@ -503,15 +524,16 @@ class PlanReader:
                 self._fetch_next(number, chunk.row_group, shown, columns)
             return buffer
 
-    def _next(self, number: int, layout: Layout, chunk: Chunk, columns: ScanColumns | None) -> Doubt | None:
+    def _next(self, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None) -> Doubt | None:
         """The doubt to yield after a chunk; None to go on at once."""
+        layout = shown.layout
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None
         if after is None or after.range.start != chunk.range.end:
             return ENOUGH if columns is None else LEAVES
         if after.row_group != chunk.row_group:
             # Of files that are shown as one, the next one: it has been fetched if the query reads the same columns of it.
-            return ENOUGH if self._chunks.find((number, after.row_group), after) is None else None
+            return ENOUGH if self._chunks.find((shown.key, after.row_group), after) is None else None
         if columns is None:
             return UNKNOWN
         return None if after.column in columns else LEAVES
@@ -524,14 +546,14 @@ class PlanReader:
             size += sum(c.range.length for c in following)
             if group > row_group + 1 and (size > _AHEAD or group > row_group + _GROUPS_AHEAD):
                 return
-            self._chunks.fetch_ahead((number, group), shown, following)
+            self._chunks.fetch_ahead((shown.key, group), shown, following)
             group += 1
         if group == row_group + 1:
             other = self._pass.next(self.files.following(number))
             ahead = None if other is None else self.files.ready(other)
-            if other is not None and ahead is not None and ahead.whole is None:
+            if other is not None and ahead is not None and ahead.whole is None and not ahead.unread_of(columns):
                 first = [c for c in ahead.layout.of_group(0) if c.column in columns]
-                self._chunks.fetch_ahead((other, 0), ahead, first)
+                self._chunks.fetch_ahead((ahead.key, 0), ahead, first)
 
     def close(self) -> None:
         """Release everything; reads under way are broken off."""

@@ -10,7 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct, inner_fields
+from delta_sharing_spark.schema.types import (
+    Array,
+    DataType,
+    Decimal,
+    Field,
+    Map,
+    Primitive,
+    Spatial,
+    Struct,
+    inner_fields,
+)
 
 # Physical types, repetition, converted types and members of LogicalType, by their numbers in parquet.thrift.
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
@@ -18,6 +28,7 @@ REQUIRED, OPTIONAL, REPEATED = range(3)
 _UTF8, _MAP, _MAP_KEY_VALUE, _LIST, _, _DECIMAL, _DATE = range(7)
 _TIMESTAMP_MILLIS, _TIMESTAMP_MICROS, _INT_8, _INT_16, _INT_32, _INT_64 = 9, 10, 15, 16, 17, 18
 _L_STRING, _L_MAP, _L_LIST, _L_DECIMAL, _L_DATE, _L_TIMESTAMP, _L_INTEGER, _L_VARIANT = 1, 2, 3, 5, 6, 8, 10, 16
+_L_GEOMETRY, _L_GEOGRAPHY = 17, 18
 _MILLIS, _MICROS = 1, 2
 
 
@@ -148,9 +159,12 @@ def _take_type(element: Element, declared: DataType, path: str, mapping: str) ->
     match declared:
         case Primitive("variant"):
             _take_variant(element, path)
-        case Primitive() | Decimal():
+        case Primitive() | Decimal() | Spatial():
             if element.children or not _same_leaf(element, declared):
                 raise NotNativeError(f"column {path!r} is not stored as {declared}")
+            if (element.logical or (0, {}))[0] in (_L_GEOMETRY, _L_GEOGRAPHY):
+                # Spark takes places on earth from plain bytes, and has not each system that a file may name.
+                del element.raw[10]
         case Struct(fields):
             if not element.children or element.logical is not None or 6 in element.raw:
                 raise NotNativeError(f"column {path!r} is not stored as a struct")
@@ -190,7 +204,7 @@ def _take_variant(element: Element, path: str) -> None:
     element.keep_all()
 
 
-def _same_leaf(element: Element, declared: DataType) -> bool:
+def _same_leaf(element: Element, declared: Primitive | Decimal | Spatial) -> bool:
     """Whether a leaf is stored as exactly the declared type, in one of the ways that Spark writes or reads it."""
     physical, converted, logical = element.value(1), element.value(6), element.logical
     if isinstance(declared, Decimal):
@@ -199,8 +213,9 @@ def _same_leaf(element: Element, declared: DataType) -> bool:
             and (converted == _DECIMAL or (logical or (0, {}))[0] == _L_DECIMAL)
             and _decimal_of(element) == (declared.precision, declared.scale)
         )
-    assert isinstance(declared, Primitive)
     plain = converted is None and logical is None
+    if isinstance(declared, Spatial) or declared.name == "binary":
+        return physical == BYTE_ARRAY and (plain or (logical or (0, {}))[0] in (_L_GEOMETRY, _L_GEOGRAPHY))
     match declared.name:
         case "boolean":
             return physical == BOOLEAN
@@ -220,8 +235,6 @@ def _same_leaf(element: Element, declared: DataType) -> bool:
             if logical is not None:
                 return physical == BYTE_ARRAY and logical[0] == _L_STRING
             return physical == BYTE_ARRAY and converted == _UTF8
-        case "binary":
-            return physical == BYTE_ARRAY and plain
         case "date":
             return physical == INT32 and (converted == _DATE or (logical or (0, {}))[0] == _L_DATE)
         case "timestamp":

@@ -18,7 +18,16 @@ from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
 from delta_sharing_spark.errors import VersionError
-from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, UncountedError, renewing_here
+from delta_sharing_spark.native.decoding import OLDEST, Release
+from delta_sharing_spark.native.plan import (
+    COUNTED,
+    COUNTED_TOGETHER,
+    Joined,
+    LoadColumns,
+    NativePlan,
+    UncountedError,
+    renewing_here,
+)
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.predicates.tree import Expression
 
@@ -32,10 +41,7 @@ _JOINED_FILES = 1_000_000
 #: Tables, by server and recipient, whose files the server lists at their newest version alone.
 _unpinned: ProcessCache[str, bool] = ProcessCache(1_000)
 
-#: Rows that a scan needs of which no column is read: only their number.
-COUNTED = -1
-
-#: A condition of ``where`` (None for all files), and the rows that are enough (None for all; or COUNTED).
+#: A condition of ``where`` (None for all files), and the rows that are enough (None for all; or COUNTED, COUNTED_TOGETHER).
 Question = tuple[Expression | None, int | None]
 
 
@@ -59,6 +65,7 @@ class TableIndex:
         opener: What it was resolved over.
         keeper: Serves the listings.
         is_read_here: Whether files are read in this process; elsewhere what is carried there is as the load's options say.
+        release: Spark's; its reader decodes more or less.
 
     Attributes:
         load: The load.
@@ -68,7 +75,13 @@ class TableIndex:
     """
 
     def __init__(
-        self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper, *, is_read_here: bool = True
+        self,
+        load: ResolvedScan,
+        opener: TableOpener,
+        keeper: ListingKeeper,
+        *,
+        is_read_here: bool = True,
+        release: Release = OLDEST,
     ) -> None:
         self.load, renewing = renewing_here(load, opener) if is_read_here else (load, opener)
         self._opener = renewing or TableOpener(self.load)
@@ -84,7 +97,7 @@ class TableIndex:
         self._name = table_namespace(load.profile, load.table, load.shape.id)
         self.token = secrets.token_hex(16)
         self.identity = identity_of(load)
-        self.shown = LoadColumns(self.load)
+        self.shown = LoadColumns(self.load, release)
 
     def begin(self) -> None:
         """List the files now if they cannot be asked for later, or the load's own limit says which they are.
@@ -126,7 +139,7 @@ class TableIndex:
             report.mode,
             filters,
             None if question[0] is None or self._fixed is not None else str(question[0]),
-            question[1] if self._fixed is None and question[1] != COUNTED else None,
+            question[1] if self._fixed is None and (question[1] or 0) >= 0 else None,
             any(file.rows is not None for file in native.files),
             report.sent,
             report.listed,
@@ -182,10 +195,11 @@ class TableIndex:
         """List the files of a question; ``every`` one that fulfils its condition, whatever rows are enough."""
         condition, rows = question
         load = self.load
-        is_count = rows == COUNTED
+        is_count = rows is not None and rows < 0
         asked = replace(load, pushed=condition, is_pinned=True, rows_needed=None if every or is_count else rows)
         # A count and a scan of one condition are of the same files.
-        other = self._known((condition, None if is_count else COUNTED)) if rows is None or is_count else None
+        alike = (None, COUNTED, COUNTED_TOGETHER) if rows is None or is_count else ()
+        other = next((known for of in alike if of != rows and (known := self._known((condition, of)))), None)
         try:
             planned = plan(asked, opener=self._opener, listed=listed) if other is None else other.planned
         except NotPinnedError as refusal:
@@ -195,12 +209,13 @@ class TableIndex:
         assert planned is not None, "another process makes no listing"
         if is_count:
             try:
-                counted = NativePlan(load, planned, self.shown, self._token(question), counts_only=True)
+                counted = NativePlan(load, planned, self.shown, self._token(question), counts=rows)
             except UncountedError:
                 question, rows = (condition, None), None
                 self._questions[condition, COUNTED] = self._numbered(question)
-                if other is not None:
-                    return other
+                self._questions[condition, COUNTED_TOGETHER] = self._numbered(question)
+                if (known := self._known(question)) is not None:
+                    return known
             else:
                 self._keeper.keep(self, counted)
                 return counted

@@ -1,32 +1,30 @@
 """Provides pooled HTTP connections that another thread can break off: when their reader goes away and when a request's time is
-over. They also refuse, before a byte is sent, to connect to addresses that may not be asked. All open resources of an owner can
-be closed together."""
+over. They also refuse, before a byte is sent, to connect to addresses that may not be asked."""
 
 from __future__ import annotations
 
-import atexit
-import concurrent.futures.thread  # noqa: F401 - its hook joins executors' threads, and comes after those registered later
 import contextlib
 import http.client
 import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any
 
 import requests
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from delta_sharing_spark.network.hosts import is_local_address
+from delta_sharing_spark.network.process_end import start
 from delta_sharing_spark.network.urls import Url
 
 
 class ReadCancelled(Exception):
-    """The reader went away. Never reaches a user."""
+    """The reader went away. Reaches a user as ``errors.BrokenOffError``."""
 
 
 class Canceller:
@@ -39,9 +37,9 @@ class Canceller:
     def __init__(self, name: str) -> None:
         self._name = name
         self._broken = threading.Event()
-        self._lock = threading.Lock()
-        #: By thread, the connection it uses.
-        self._in_use: dict[int, HTTPConnection] = {}
+        self._lock = threading.RLock()  # the garbage collector may break off what the thread is using
+        #: By thread, what ends the request that it makes.
+        self._in_use: dict[int, Callable[[], object]] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -74,16 +72,35 @@ class Canceller:
         self._broken.set()
         with self._lock:
             in_use = list(self._in_use.values())
-        for connection in in_use:
-            _hang_up(connection)
+        for end in in_use:
+            end()
 
-    def _use(self, connection: HTTPConnection) -> None:
+    close = break_off
+
+    def use(self, end: Callable[[], object]) -> None:
+        """Set what ends the request of this thread.
+
+        Raises:
+            ReadCancelled: The reader has gone away.
+        """
         with self._lock:
-            self._in_use[threading.get_ident()] = connection
+            self._in_use[threading.get_ident()] = end
         self.check()
 
 
 _CANCELLER: ContextVar[Canceller | None] = ContextVar("canceller", default=None)
+
+
+def canceller_here(name: str) -> Canceller:
+    """The canceller of this thread's reader; where it has none, one of its own."""
+    return _CANCELLER.get() or Canceller(name)
+
+
+def check_reader() -> None:
+    """Raise ``ReadCancelled`` if the reader of this thread has gone away."""
+    canceller = _CANCELLER.get()
+    if canceller is not None:
+        canceller.check()
 
 
 def pause(seconds: float) -> None:
@@ -165,7 +182,9 @@ def _watch(deadline: Deadline) -> None:
         _watched.add(deadline)
         if _watcher is None or not _watcher.is_alive():
             _watcher = threading.Thread(target=_watch_all, name="delta-sharing-deadlines", daemon=True)
-            _watcher.start()
+            start(
+                _watcher, is_awaited=False
+            )  # without it, at the end of a process, time-outs bound each wait for a byte
 
 
 def _watch_all() -> None:
@@ -224,7 +243,7 @@ def _hang_up(connection: HTTPConnection) -> None:
 def _note(connection: HTTPConnection) -> None:
     canceller, deadline = _CANCELLER.get(), _DEADLINE.get()
     if canceller is not None:
-        canceller._use(connection)
+        canceller.use(partial(_hang_up, connection))
     if deadline is not None:
         deadline.use(connection)
 
@@ -343,58 +362,11 @@ def _equip(manager: urllib3.PoolManager) -> None:
     manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
 
 
-class Closable(Protocol):
-    """What can be closed while other threads use it."""
-
-    def close(self) -> None: ...
-
-
-_T = TypeVar("_T", bound=Closable)
-
-
-class OpenOnes(Generic[_T]):
-    """Weak references to the open resources of one owner, to close them together. Safe to call from several threads."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin with no resource, and close none."""
-        self._lock = threading.Lock()
-        #: By id, for a resource need not be hashable.
-        self._open: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
-        self._is_closed = False
-
-    def add(self, one: _T) -> _T:
-        """Add a resource, and return it; it is closed at once where the others have been closed."""
-        with self._lock:
-            self._open[id(one)] = one
-            is_closed = self._is_closed
-        if is_closed:
-            one.close()
-        return one
-
-    def close(self) -> None:
-        """Close all resources, and each that is added later."""
-        with self._lock:
-            self._is_closed = True
-            still_open = list(self._open.values())
-        for one in still_open:
-            one.close()
-
-
-#: Resources whose threads wait for a network. They are closed when the interpreter ends, before it waits for those threads.
-CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
-# Other hooks are called once those threads have ended, perhaps minutes later.
-getattr(threading, "_register_atexit", atexit.register)(CLOSED_AT_EXIT.close)
-
-
 def _forget_in_fork() -> None:
     """Begin anew in a forked process: its parent's threads are not there, and its parent still uses what is open."""
     global _watched_lock, _watcher
     _watched_lock, _watcher = threading.Lock(), None
     _watched.clear()
-    CLOSED_AT_EXIT.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -13,6 +15,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from delta_sharing_spark.errors import BrokenOffError
+from delta_sharing_spark.network.connections import check_reader
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, start, start_thread
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.row_group_reader import decoding_pool, size_of
 from delta_sharing_spark.scan.split_reader import RunningReaders, is_waiting, read_split
@@ -56,12 +61,17 @@ _Item: TypeAlias = "pa.RecordBatch | BaseException | None"
 
 
 class _ReadyBatches:
-    """The batches of one split that were read and not taken, held to some bytes; last its error, or None for its end."""
+    """The batches of one split that were read and not taken, held to some bytes; last its error, or None for its end.
+
+    By queues alone: an exception of a signal handler leaves no lock of theirs taken, as it may leave a condition's.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held = limit, 0
-        self._items: deque[_Item] = deque()
-        self._changed = threading.Condition()
+        self._limit = limit
+        #: Bytes that the worker has put, and those that the consumer has taken.
+        self._put = self._taken = 0
+        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def put(self, batch: pa.RecordBatch, is_over: Callable[[], bool]) -> None:
         """Add a batch, once there is room for it.
@@ -69,41 +79,46 @@ class _ReadyBatches:
         Raises:
             _ConsumerGone: ``is_over`` says that nobody takes it.
         """
-        with self._changed:
-            while not is_over():
-                if self._held < self._limit:
-                    self._held += size_of(batch)
-                    self._add(batch)
-                    return
-                self._changed.wait(0.1)
+        while not is_over():
+            if self._put - self._taken < self._limit:
+                self._put += size_of(batch)
+                self._items.put(batch)
+                return
+            with suppress(queue.Empty):
+                self._room.get(timeout=0.1)
         raise _ConsumerGone
 
     def end(self, error: BaseException | None = None) -> None:
         """Add what comes last, for which there is always room."""
-        with self._changed:
-            self._add(error)
-
-    def _add(self, item: _Item) -> None:
-        self._items.append(item)
-        self._changed.notify_all()
+        self._items.put(error)
 
     def take(self, timeout: float) -> _Item:
         """Wait for the next item.
 
         Raises:
-            TimeoutError: There was none for ``timeout`` seconds.
+            queue.Empty: There was none for ``timeout`` seconds.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._items, timeout):
-                raise TimeoutError
-            item = self._items.popleft()
-            if isinstance(item, pa.RecordBatch):
-                self._held -= size_of(item)
-                self._changed.notify_all()
-            return item
+        item = self._items.get(timeout=timeout)
+        if isinstance(item, pa.RecordBatch):
+            self._taken += size_of(item)
+            self._room.put(None)
+        return item
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._items.qsize()
+
+
+class _Consumer:
+    """Tells ``over`` that the rows are wanted no more: when it is closed, or nothing holds it, wherever an interrupt came."""
+
+    def __init__(self, over: queue.SimpleQueue[None]) -> None:
+        self._over = over
+        weakref.finalize(self, over.put, None).atexit = False
+
+    def close(self) -> None:
+        """See the class."""
+        # Perhaps in the garbage collector, within any thread that holds any lock: this queue alone may be used there.
+        self._over.put(None)
 
 
 class _Worker(threading.Thread):
@@ -121,11 +136,21 @@ class _Worker(threading.Thread):
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
         if parts > 1:
             split = replace(split, spec=replace(split.spec, fetch_ahead=split.spec.fetch_ahead // parts))
-        self._split, self._readers = split, readers
+        self._split, self._readers, self._process = split, readers, os.getpid()
         self._stop_reading = stop
         self._begin_others = begin_others
         self._has_ended = False
+        #: Whether the consumer reads the split: the process is ending, and starts no thread any more.
+        self.is_for_consumer = False
         self.ready, self.place = _ReadyBatches(ready_bytes // parts), 1 / parts
+
+    def begin(self) -> None:
+        """Start the thread, or leave the split to the consumer where no thread can be started."""
+        try:
+            if not start(self):
+                self.is_for_consumer = self._has_ended = True
+        except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
+            self.ready.end(error)
 
     def run(self) -> None:
         with self._readers.watching():
@@ -144,20 +169,34 @@ class _Worker(threading.Thread):
                 self.ready.put(batch, self._stop_reading.is_set)
             self.ready.end()
         except _ConsumerGone:
-            pass
+            self.ready.end(self._broken_off("reading it was broken off; read it again"))
         except BaseException as error:  # handed to the consumer's thread, which raises it
             self.ready.end(error)
         finally:
             batches.close()
 
+    def rows(self) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of the split, read by the consumer."""
+        return read_split(self._split)
+
     def take(self, check_cancelled: Callable[[], None] | None) -> _Item:
-        """Wait for the next item, and call ``check_cancelled`` meanwhile."""
+        """Wait for the next item, and call ``check_cancelled`` meanwhile.
+
+        Raises:
+            BrokenOffError: The thread is another process's, from which this one was forked.
+        """
         while True:
             # In steps: a wait without end does not see a Ctrl-C that comes as it begins, and on Windows sees none.
-            with suppress(TimeoutError):
+            with awaiting(), suppress(queue.Empty):
                 return self.ready.take(_LOOK_EVERY)
+            check_reader()
+            if self._process != os.getpid():
+                raise self._broken_off("this process was forked from the one that reads it; begin the read here")
             if check_cancelled is not None:
                 check_cancelled()
+
+    def _broken_off(self, why: str) -> BrokenOffError:
+        return BrokenOffError(f"{self._split.spec.table}: {why}")
 
     def is_over(self) -> bool:
         """Whether the split was read and none of its batches waits."""
@@ -206,10 +245,7 @@ def read_splits(
             if room < 1 / parts:
                 return
             running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin_others, parts))
-            try:
-                worker.start()
-            except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
-                worker.ready.end(error)
+            worker.begin()
 
     def begin_others() -> None:
         """What a worker does that has ended: it begins others, or leaves that to whoever is beginning some now."""
@@ -222,8 +258,9 @@ def read_splits(
             finally:
                 beginning.release()
 
+    consumer = CLOSED_AT_EXIT.add(_Consumer(over))
     try:
-        threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
+        start_thread(close, "delta-sharing-closing")
         while True:
             with beginning:
                 begin()
@@ -231,7 +268,9 @@ def read_splits(
             if not running:
                 return
             worker = running[0]
-            if (item := worker.take(check_cancelled)) is not None:
+            if worker.is_for_consumer:
+                yield from worker.rows()
+            elif (item := worker.take(check_cancelled)) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
@@ -241,5 +280,4 @@ def read_splits(
             if progress is not None:
                 progress(worker._split.index)
     finally:
-        # Perhaps in the garbage collector, within any thread that holds any lock: this queue alone may be used there.
-        over.put(None)
+        consumer.close()

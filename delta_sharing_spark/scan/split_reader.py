@@ -6,16 +6,18 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, out_of_memory
-from delta_sharing_spark.network.connections import CLOSED_AT_EXIT, OpenOnes, ReadCancelled
+from delta_sharing_spark.errors import BrokenOffError, CorruptFileError, DeltaSharingError, out_of_memory
+from delta_sharing_spark.network.connections import ReadCancelled
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenOnes, stay_at_end
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
@@ -39,6 +41,7 @@ from delta_sharing_spark.scan.plan import (
     FileSlice,
     FileTask,
     ReadSpec,
+    RowAccess,
     Split,
 )
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
@@ -148,14 +151,21 @@ def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
         FileError: A file is gone, damaged, or has a NULL where none may be.
         SchemaError: A file's column cannot become the declared one.
         NetworkError, CredentialError, TableChangedError: The way to the rows fails.
+        BrokenOffError: Its reader was closed by another thread, or the process is ending.
     """
-    return _read_files(split, split.access) if isinstance(split.access, FileAccess) else split.access.rows(split)
+    return _read_files(split, split.access) if isinstance(split.access, FileAccess) else _read_rows(split, split.access)
+
+
+def _read_rows(split: Split, access: RowAccess) -> Generator[pa.RecordBatch, None, None]:
+    with _broken_off(), contextlib.closing(access.rows(split)) as batches:
+        yield from batches
 
 
 def _read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, None, None]:
     reader = _SplitReader(split, access)
     try:
-        yield from first_rows(reader.batches(), split.spec.limit)
+        with _broken_off():
+            yield from first_rows(reader.batches(), split.spec.limit)
     except DeltaSharingError as error:
         error.name_table(split.spec.table)
         raise
@@ -168,7 +178,17 @@ def _read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, N
         reader.close()
 
 
-class RunningReaders(OpenOnes["_SplitReader"]):
+@contextlib.contextmanager
+def _broken_off() -> Iterator[None]:
+    """Raises ``ReadCancelled`` as an error that a user may meet."""
+    try:
+        yield
+    except ReadCancelled as error:
+        stay_at_end()
+        raise BrokenOffError(f"{error}; read it again") from None
+
+
+class RunningReaders(OpenOnes[Closable]):
     """The readers of one consumer, to be closed when it goes away: their threads may wait for bytes.
 
     A generator cannot be closed while another thread runs it; its reader can.
@@ -185,6 +205,16 @@ class RunningReaders(OpenOnes["_SplitReader"]):
 
 
 _CONSUMER: ContextVar[RunningReaders | None] = ContextVar("consumer", default=None)
+_R = TypeVar("_R", bound=Closable)
+
+
+def closed_with_consumer(reader: _R) -> _R:
+    """Have what reads a split closed when the consumer of this thread goes away, or the process ends."""
+    consumer = _CONSUMER.get()
+    if consumer is not None:
+        consumer.add(reader)
+    CLOSED_AT_EXIT.add(reader)
+    return reader
 
 
 class _SplitReader:
@@ -205,7 +235,7 @@ class _SplitReader:
         #: Slices opened ahead of the one being decoded, at most, each by one request; of large ones others follow.
         self._most = MOST_CONNECTIONS if self._is_small else _OPENED_AHEAD
         connections = MOST_CONNECTIONS if self._is_small else CONNECTIONS
-        self._pool = ThreadPoolExecutor(connections, thread_name_prefix="delta-sharing-fetch")
+        self._pool = CallingThreads(connections, "delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
@@ -215,10 +245,7 @@ class _SplitReader:
         self._is_closed = self._is_due = False
         self._failure: Exception | None = None
         self._sources: OpenOnes[ByteSource] = OpenOnes()
-        CLOSED_AT_EXIT.add(self)
-        consumer = _CONSUMER.get()
-        if consumer is not None:
-            consumer.add(self)
+        closed_with_consumer(self)
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """All rows, whatever the limit; batches may be empty.
@@ -264,7 +291,7 @@ class _SplitReader:
             group.close()
         self._fetching.clear()
         self._sources.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown()
 
     def _fill(self, _: object = None, *, waits: bool = False) -> None:
         """Begin all that may begin now; called when a slice was opened, and by the consumer, who waits for others that do."""

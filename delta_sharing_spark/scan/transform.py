@@ -28,7 +28,9 @@ from delta_sharing_spark.schema.types import (
     Field,
     Map,
     Primitive,
+    Spatial,
     Struct,
+    has_spatial,
     inner_fields,
 )
 
@@ -83,7 +85,7 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
         case Primitive("variant"):
             if is_variant(source):
                 return Whole.VARIANT
-        case Primitive() | Decimal():
+        case Primitive() | Decimal() | Spatial():
             target = arrow_type(declared)
             if is_uuid and declared == Primitive("string"):
                 return Whole.UUID
@@ -134,8 +136,8 @@ def _absent(field: Field, context: Context) -> Node:
 
 
 def _simplified(node: Node, source: pa.DataType, declared: DataType, context: Context) -> Node:
-    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL or converted."""
-    is_alike = source.equals(arrow_type(declared)) and not _has_required(declared)
+    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL, named or converted."""
+    is_alike = source.equals(arrow_type(declared)) and not _has_required(declared) and not has_spatial(declared)
     return Whole.KEEP if is_alike and not context.converts(declared) else node
 
 

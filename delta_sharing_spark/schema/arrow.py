@@ -6,11 +6,12 @@ together. They stand here again because executors must not depend on a Spark ver
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pyarrow as pa
 
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Map, Primitive, Spatial, Struct, Unreadable
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(), "long": pa.int64(), "integer": pa.int32(), "short": pa.int16(), "byte": pa.int8(),
@@ -31,15 +32,31 @@ def arrow_type(data_type: DataType) -> pa.DataType:
             return _PRIMITIVES[name]
         case Decimal(precision, scale):
             return pa.decimal128(precision, scale)
+        case Spatial():
+            return pa.binary()
+        case Unreadable(name):
+            raise ValueError(f"the type {name!r} is not read, and no load has a column of it")
         case Array(element, contains_null):
-            return pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
+            return pa.list_(_field("element", element, contains_null))
         case Map(key, value, value_contains_null):
-            return pa.map_(
-                pa.field("key", arrow_type(key), nullable=False),
-                pa.field("value", arrow_type(value), nullable=value_contains_null),
-            )
+            return pa.map_(_field("key", key, False), _field("value", value, value_contains_null))
         case Struct(fields):
-            return pa.struct([pa.field(f.name, arrow_type(f.type), nullable=f.nullable) for f in fields])
+            return pa.struct([_field(f.name, f.type, f.nullable) for f in fields])
+
+
+def _field(name: str, data_type: DataType, nullable: bool) -> pa.Field:
+    metadata = _geoarrow(data_type) if isinstance(data_type, Spatial) else None
+    return pa.field(name, arrow_type(data_type), nullable, metadata)
+
+
+def _geoarrow(data_type: Spatial) -> dict[str, str]:
+    """The metadata by which GeoPandas, DuckDB and others know well-known binary (GeoArrow, "Extension metadata")."""
+    authority, _, code = data_type.crs.partition(":")
+    system = {"crs": data_type.crs, "crs_type": "authority_code"}
+    if authority.upper() == "SRID":
+        system = {"crs": code, "crs_type": "srid"} if code != "0" else {}
+    edges = {} if data_type.algorithm is None else {"edges": data_type.algorithm.lower()}
+    return {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": json.dumps({**system, **edges})}
 
 
 def arrow_schema(schema: Struct) -> pa.Schema:

@@ -32,23 +32,20 @@ _WIDER = {
 _DECIMALS = {"byte": Decimal(3, 0), "short": Decimal(5, 0), "integer": Decimal(10, 0), "long": Decimal(19, 0)}
 
 
-#: Reader features that this reader does, in both access modes, as the log spells them.
+#: Reader features that this reader does, in both access modes, as the log spells them. Of those that only add types it reads
+#: the columns of other types, and refuses a load that has one of theirs (``schema.types.check_types``).
 SUPPORTED = frozenset({
     "columnMapping", "deletionVectors", "timestampNtz", "timestampWithoutTimezone", "typeWidening", "typeWidening-preview",
     "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding",
-    "variantShredding-preview",
+    "variantShredding-preview", "materializedVoidType", "geospatial", "geospatial-dev", "timestampNanos", "intervalTypes",
 })  # fmt: skip
 #: What each other reader feature that has a name asks of a reader.
 REFUSED: Mapping[str, str] = {
     "catalogManaged": "Ask the table's catalog which commits count; the log alone does not tell.",
     "catalogOwned-preview": "The preview of `catalogManaged`.",
-    "geospatial": "Read `geometry` and `geography`.",
-    "geospatial-dev": "The preview of `geospatial`.",
     "adaptiveMetadata": "Read a metadata tree in place of checkpoints.",
     "adaptiveMetadata-preview": "The preview of `adaptiveMetadata`.",
     "redirectReaderWriter-preview": "Follow the table to where it has moved.",
-    "timestampNanos": "Read timestamps in nanoseconds.",
-    "intervalTypes": "Read interval types.",
 }
 
 

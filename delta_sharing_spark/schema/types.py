@@ -6,12 +6,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from delta_sharing_spark.errors import ResponseError, SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.errors import ResponseError, SchemaError, UnreadableColumnError, UnsupportedFeatureError
 
 COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
 COLUMN_MAPPING_ID = "delta.columnMapping.id"
@@ -27,6 +27,11 @@ PRIMITIVES = frozenset({
 })  # fmt: skip
 _ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte", "null": "void"}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
+_SPATIAL = re.compile(r"(geometry|geography)(?:\(\s*([^(),]+?)\s*(?:,\s*([^(),]+?)\s*)?\))?", re.IGNORECASE)
+#: How the edges of geographies run (Parquet format, "Geospatial Types"), the usual one first.
+ALGORITHMS = ("SPHERICAL", "VINCENTY", "THOMAS", "ANDOYER", "KARNEY")
+#: Columns that an error names.
+_NAMED = 20
 #: Half of a surrogate pair, as JSON escapes it; alone it is no character.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 #: Types within types that are read: Python's stack has to hold them, in pickles too.
@@ -183,7 +188,33 @@ class FieldsByName:
         return _only(name, self._exact.get(name) or self._folded.get(name.lower(), []))
 
 
-DataType = Primitive | Decimal | Array | Map | Struct
+@dataclass(frozen=True, slots=True)
+class Spatial:
+    """``geometry(crs)``, or ``geography(crs, algorithm)``: places on earth, in files as well-known binary (WKB).
+
+    Attributes:
+        crs: The coordinate reference system, as ``OGC:CRS84``, ``EPSG:3857``, or ``SRID:0`` for none.
+        algorithm: How edges run between the points of a geography, as ``SPHERICAL``; None for a geometry, whose edges are straight.
+    """
+
+    crs: str = "OGC:CRS84"
+    algorithm: str | None = None
+
+    def __str__(self) -> str:
+        return f"geometry({self.crs})" if self.algorithm is None else f"geography({self.crs}, {self.algorithm})"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A type that this reader does not read, by its name in the schema. A load that has a column of it is refused."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DataType = Primitive | Decimal | Spatial | Unreadable | Array | Map | Struct
 
 #: A type whose only value is NULL: nullable whatever a schema says (Arrow has no other).
 _VOID = Primitive("void")
@@ -197,8 +228,7 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
 
     Raises:
         ResponseError: The text is empty, not JSON, or not a struct of well-formed fields.
-        UnsupportedFeatureError: A type that this reader does not know, by its name and column; or types that are nested
-            deeper than ``MAX_DEPTH``.
+        UnsupportedFeatureError: The text is nested deeper than Python reads.
     """
     if not schema_string:
         raise ResponseError(
@@ -209,7 +239,11 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
         if _SURROGATE.search(schema_string):
             json.dumps(tree, ensure_ascii=False).encode()
     except RecursionError:
-        raise _too_deep(table, "") from None
+        raise UnsupportedFeatureError(
+            f"the schema of {table} nests types deeper than {MAX_DEPTH} levels, which is as deep as this reader goes; "
+            f"ask the provider for a flatter table",
+            features=("nesting",),
+        ) from None
     except (TypeError, ValueError) as error:
         raise ResponseError(
             f"the schema of {table} is not valid JSON ({error}); ask the provider of the share to check the table's metadata"
@@ -223,7 +257,7 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
 
 
 def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
-    """Parse one type of a schema's JSON.
+    """Parse one type of a schema's JSON. A type that is not known, or lies deeper than ``MAX_DEPTH``, is ``Unreadable``.
 
     Args:
         path: The column that it belongs to, for errors.
@@ -233,9 +267,9 @@ def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
         As :func:`parse_schema`.
     """
     if depth > MAX_DEPTH:
-        raise _too_deep(table, path)
+        return Unreadable(f"a type within {MAX_DEPTH} others")
     if isinstance(tree, str):
-        return _parse_primitive(tree, table, path)
+        return _parse_primitive(tree)
     if not isinstance(tree, dict):
         raise _malformed(f"column {path!r} of {table} has no readable type: {str(tree)[:100]}")
     kind = tree.get("type")
@@ -247,11 +281,11 @@ def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
     if kind == "map" and "keyType" in tree and "valueType" in tree:
         key = parse_type(tree["keyType"], table, f"{path}.key", depth + 1)
         if key == _VOID:
-            raise _unknown_type("void", table, f"{path}.key")
+            key = Unreadable("void")
         value = parse_type(tree["valueType"], table, f"{path}.value", depth + 1)
         return Map(key, value, _flag(tree, "valueContainsNull", table, path) or value == _VOID)
     if kind == "udt":
-        raise _unknown_type("udt", table, path)
+        return Unreadable("udt")
     raise _malformed(f"column {path!r} of {table} has a malformed type")
 
 
@@ -264,15 +298,6 @@ def _flag(tree: Mapping[str, Any], name: str, table: str, path: str) -> bool:
     if not isinstance(flag, bool):
         raise _malformed(f"column {path!r} of {table} has {name} {str(flag)[:50]!r}, which is neither true nor false")
     return flag
-
-
-def _too_deep(table: str, path: str) -> UnsupportedFeatureError:
-    column = f"column {path.partition('.')[0]!r} of {table}" if path else f"the schema of {table}"
-    return UnsupportedFeatureError(
-        f"{column} nests types deeper than {MAX_DEPTH} levels, which is as deep as this reader goes; "
-        f"ask the provider for a flatter table",
-        features=("nesting",),
-    )
 
 
 def _parse_field(tree: Any, table: str, path: str, depth: int) -> Field:
@@ -301,7 +326,7 @@ def _parse_metadata(tree: Any, table: str, column: str) -> dict[str, Any]:
     raise _malformed(f"column {column!r} of {table} has malformed metadata: {str(metadata)[:100]!r}")
 
 
-def _parse_primitive(name: str, table: str, path: str) -> DataType:
+def _parse_primitive(name: str) -> DataType:
     lowered = name.lower()
     lowered = _ALIASES.get(lowered, lowered)
     if lowered in PRIMITIVES:
@@ -312,7 +337,22 @@ def _parse_primitive(name: str, table: str, path: str) -> DataType:
         return decimal
     if lowered.startswith(("char(", "varchar(")):
         return Primitive("string")
-    raise _unknown_type(name, table, path)
+    return _spatial_of(name) or Unreadable(name)
+
+
+def _spatial_of(name: str) -> Spatial | None:
+    """The geometry or geography of a name; its system and its algorithm may be left out."""
+    match = _SPATIAL.fullmatch(name)
+    if match is None:
+        return None
+    kind, first, second = (part and part.strip() for part in match.groups())
+    is_flat = kind.lower() == "geometry"
+    if not is_flat and second is None and first is not None and ":" not in first:
+        first, second = None, first
+    crs, algorithm = first or "OGC:CRS84", (second or ALGORITHMS[0]).upper()
+    if ":" not in crs or (is_flat and second is not None) or algorithm not in ALGORITHMS:
+        return None
+    return Spatial(crs, None if is_flat else algorithm)
 
 
 def decimal_of(name: str) -> Decimal | None:
@@ -322,11 +362,58 @@ def decimal_of(name: str) -> Decimal | None:
     return kind if kind is not None and 1 <= kind.precision <= 38 and 0 <= kind.scale <= kind.precision else None
 
 
-def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        f"column {path!r} of {table} has the type {name[:100]!r}, which this reader cannot read; "
-        f"ask the provider for a copy without the column, or upgrade delta-sharing-spark",
-        features=(name,),
+def has_spatial(data_type: DataType) -> bool:
+    """Whether a type is, or holds, a geometry or a geography."""
+    return isinstance(data_type, Spatial) or any(has_spatial(inner.type) for inner in inner_fields(data_type))
+
+
+def unreadable_in(data_type: DataType, path: str = "") -> Iterator[tuple[str, Unreadable]]:
+    """The paths of the types within a type, and itself, that are not read, each with its type."""
+    if isinstance(data_type, Unreadable):
+        yield path, data_type
+    for inner in inner_fields(data_type):
+        yield from unreadable_in(inner.type, f"{path}.{inner.name}" if path else inner.name)
+
+
+def _as_option(name: str) -> str:
+    """A name as the option ``columns`` takes it."""
+    return name if re.fullmatch(r"\w+", name) else backquoted(name)
+
+
+def readable_columns(schema: Struct) -> list[str]:
+    """The columns that can be read, as the option ``columns`` names them; of a struct of which only a part can, the fields that can."""
+    names = []
+    for column in schema.fields:
+        if not any(unreadable_in(column.type)):
+            names.append(_as_option(column.name))
+        elif isinstance(column.type, Struct):
+            names += [f"{_as_option(column.name)}.{name}" for name in readable_columns(column.type)]
+    return names
+
+
+def check_types(chosen: Struct, schema: Struct, table: str) -> None:
+    """Refuse a load of a column whose type is not read.
+
+    Args:
+        chosen: The load's columns.
+        schema: All columns of the table.
+
+    Raises:
+        UnreadableColumnError: Names the column, its type, and the columns that can be read.
+    """
+    found = next(unreadable_in(chosen), None)
+    if found is None:
+        return
+    path, kind = found
+    readable = readable_columns(schema)
+    others = ", ".join(readable[:_NAMED]) + (f" and {len(readable) - _NAMED} more" if len(readable) > _NAMED else "")
+    way = f"name the columns to read, as in columns={','.join(readable[:2])!r} (it has {others})"
+    raise UnreadableColumnError(
+        f"column {path!r} of {table} has the type {kind.name[:100]!r}, which this reader does not read; "
+        f"{way if readable else 'ask the provider for a table of other types'}, or upgrade delta-sharing-spark",
+        column=path,
+        kind=kind.name,
+        readable=tuple(readable),
     )
 
 
@@ -349,6 +436,18 @@ def _with_each_field(data_type: DataType, change: Callable[[Field], Field]) -> D
         case Map(key, value, value_contains_null):
             return Map(_with_each_field(key, change), _with_each_field(value, change), value_contains_null)
     return data_type
+
+
+def with_each_type(data_type: DataType, change: Callable[[DataType], DataType]) -> Any:
+    """A type with each type in it changed that holds no other."""
+    match data_type:
+        case Struct(fields):
+            return Struct(tuple(replace(f, type=with_each_type(f.type, change)) for f in fields))
+        case Array(element, contains_null):
+            return Array(with_each_type(element, change), contains_null)
+        case Map(key, value, value_contains_null):
+            return Map(with_each_type(key, change), with_each_type(value, change), value_contains_null)
+    return change(data_type)
 
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:
@@ -393,8 +492,10 @@ def spark_schema_json(schema: Struct) -> dict[str, Any]:
     """``schema`` as the JSON tree that ``StructType.fromJson`` takes.
 
     ``delta.*`` and default-value metadata is left out at every level; comments stay, and so do the
-    char/varchar and collation marks, which change how Spark pads and compares.
+    char/varchar and collation marks, which change how Spark pads and compares. Types that are not read are void.
     """
+    if any(unreadable_in(schema)):
+        schema = with_each_type(schema, lambda t: _VOID if isinstance(t, Unreadable) else t)
     return schema_to_json(with_metadata(schema, lambda key: not key.startswith("delta.") and key not in _STRIPPED))
 
 
@@ -494,6 +595,8 @@ def _requested_type(have: DataType, want: DataType, table: str, path: str) -> Da
                 _requested_type(have.value, want.value, table, f"{path}.value"),
                 want.value_contains_null,
             )
+    if isinstance(have, Spatial) and want == Primitive("binary"):
+        return want  # well-known binary, as it lies in files
     if have != want:
         raise SchemaError(
             f"column {path!r} of {table} is of type {have}, the given schema says {want}; "

@@ -7,15 +7,15 @@ import logging
 import re
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
 from delta_sharing_spark.network.http import json_object
-from delta_sharing_spark.network.parallel_calls import begin, result_of
+from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
@@ -358,9 +358,12 @@ HeldPage: TypeAlias = "tuple[Mapping[str, str], list[bytes]]"
 
 
 class PagesAhead:
-    """The page that is being received, of one query; one at a time, which is dropped if another is asked for."""
+    """The page that is being received, of one query; one at a time, which is dropped if another is asked for. A request under way
+    is broken off when nothing holds this any more."""
 
     def __init__(self) -> None:
+        self._threads = CallingThreads(1)
+        weakref.finalize(self, self._threads.close).atexit = False
         self._begun: set[str] = set()
         self._coming: tuple[str, Future[HeldPage | None]] | None = None
 
@@ -376,7 +379,7 @@ class PagesAhead:
         token = _next_token(body) if is_whole else None
         if token is not None and token not in self._begun:
             self._begun.add(token)
-            self._coming = token, begin([partial(receive, token)], 1)[0]
+            self._coming = token, self._threads.submit(receive, token)
         return itertools.chain(body, arriving)
 
 

@@ -58,7 +58,7 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Asks Python which files of a shared table a scan needs. file_index.py has Spark's own compiler (Janino, which knows
- * no lambdas and ignores generics) compile this file once for each application, and writes what listFiles decodes.
+ * no lambdas and ignores generics) compile this file once for each JVM, and writes what listFiles decodes.
  *
  * Python is called for listings and sizes alone: what Spark compares, prints and looks up is answered here. Partition
  * filters are applied here, exactly, for Spark does not apply them again after it has listed.
@@ -67,8 +67,9 @@ public final class SharedTableIndex implements FileIndex {
     private static final int FAILURE = 0, LISTING = 1, SIZE = 2;
     /** The rows of a scan that reads none of their columns. */
     private static final long COUNTED = -1;
+    private static final long COUNTED_TOGETHER = -2;
     /**
-     * Threads that call Python, and live as long as the application. Py4J keeps a connection, and Python a thread, for each
+     * Threads that call Python, and live as long as the JVM. Py4J keeps a connection, and Python a thread, for each
      * thread of Java's that ever called, also when that has ended; and Spark plans in threads that it makes by the hundred.
      */
     private static final int CALLERS = 8;
@@ -93,7 +94,7 @@ public final class SharedTableIndex implements FileIndex {
      * An index of one load.
      *
      * @param lister Python's: the conjuncts of a scan (a list of Expression) and its needs as JSON (the rows, null for
-     *     all, -1 where it reads no column of theirs; the schema that it reads, null where that is not known) to the bytes
+     *     all, -1 where it reads no column of theirs, -2 where it reads none of their partitions either; the schema that it reads, null where that is not known) to the bytes
      *     of a listing; two nulls to those of the table's size.
      * @param identity Equal for loads of the same rows alone.
      * @param name What plans and Spark's UI call a scan.
@@ -365,7 +366,8 @@ public final class SharedTableIndex implements FileIndex {
 
     /**
      * The rows that the running query needs at most of each of its scans of this table: null where it needs all, or
-     * where its plan does not show all of its scans; -1 where it reads none of their columns, but those of partitions.
+     * where its plan does not show all of its scans; -1 where it reads none of their columns, but those of partitions;
+     * -2 where it reads not even these.
      */
     private Long rowsNeeded(List filters) {
         String execution = SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
@@ -381,19 +383,25 @@ public final class SharedTableIndex implements FileIndex {
         if (isUnfiltered(filters) && isBounded(plan, -1, most) && most[0] >= 0) {
             return Long.valueOf(most[0]);
         }
-        return isCounted(plan, null) ? Long.valueOf(COUNTED) : null;
+        boolean[] readsPartitions = new boolean[1];
+        if (!isCounted(plan, null, readsPartitions)) {
+            return null;
+        }
+        return Long.valueOf(isUnfiltered(filters) && !readsPartitions[0] ? COUNTED_TOGETHER : COUNTED);
     }
 
     /**
      * Whether no scan of this table in a plan reads a column of its files.
      *
      * @param references The attributes that are read of what the plan gives; null where all may be.
+     * @param readsPartitions Set to true where a scan reads a partition column.
      */
-    private boolean isCounted(LogicalPlan plan, List references) {
+    private boolean isCounted(LogicalPlan plan, List references, boolean[] readsPartitions) {
         if (mayHideScans(plan) || plan instanceof Sample) { // which rows a sample has depends on the files that they lie in
             return false;
         }
         if (isOwnScan(plan)) {
+            readsPartitions[0] |= references != null && !references.isEmpty();
             return references != null && areOfPartitions(references, plan);
         }
         List below = null;
@@ -406,7 +414,7 @@ public final class SharedTableIndex implements FileIndex {
         }
         Iterator children = plan.children().iterator();
         while (children.hasNext()) {
-            if (!isCounted((LogicalPlan) children.next(), below)) {
+            if (!isCounted((LogicalPlan) children.next(), below, readsPartitions)) {
                 return false;
             }
         }

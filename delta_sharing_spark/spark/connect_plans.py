@@ -30,9 +30,10 @@ from delta_sharing_spark.predicates.scalar_types import BINARY, STRING, TIMESTAM
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.schema.instants import timestamp_micros
-from delta_sharing_spark.schema.types import DataType, Struct, spark_schema_json
+from delta_sharing_spark.schema.types import DataType, Struct
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import where_of
+from delta_sharing_spark.spark.spark_types import spark_struct
 
 _PHYSICAL = "== Physical Plan =="
 #: The longest lists that Spark writes in full by default have 25 items; then it says how many more there are.
@@ -73,7 +74,7 @@ class WordRelations:
         self._schemas.append(schema)
         columns = [
             _opaque(field.dataType, self._mark(table, i)).alias(field.name, metadata=field.metadata)
-            for i, field in enumerate(StructType.fromJson(spark_schema_json(schema)).fields)
+            for i, field in enumerate(spark_struct(schema).fields)
         ]
         # So many rows that no plan is simplified for their number; executing them fails at the first.
         failure = functions.concat(

@@ -46,10 +46,14 @@ class DeltaSharingDataSource(DataSource):
         """The table's schema, narrowed by ``columns``, with change columns for a change feed."""
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.options import parse_options
-        from delta_sharing_spark.schema.types import spark_schema_json
+        from delta_sharing_spark.schema.types import has_spatial, spark_schema_json
 
         with table_named(self.options.get("path", "")):
             self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
+        if has_spatial(self._scan.output):
+            from delta_sharing_spark.spark.spark_types import source_schema
+
+            return source_schema(self._scan.output)
         return StructType.fromJson(spark_schema_json(self._scan.output))
 
     @entrance

@@ -10,6 +10,8 @@ from __future__ import annotations
 import decimal
 import json
 import logging
+import re
+import secrets
 import signal
 import struct
 import threading
@@ -35,7 +37,7 @@ from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
-from delta_sharing_spark.native.table_index import COUNTED, TableIndex
+from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.predicates.tree import TRUE, Expression
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
@@ -67,13 +69,15 @@ Lister = Callable[[Sequence[Any] | None, str | None], bytes]
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What a Spark application's JVM has of ours: what makes indexes, or why it has nothing."""
+    """What makes indexes in a Spark application, or why nothing does."""
 
     factory: Any = None
     why_not: str | None = None
 
 
 _sessions: weakref.WeakKeyDictionary[SparkContext, _Session] = weakref.WeakKeyDictionary()
+#: By the Py4J gateway of a JVM, what makes indexes there.
+_factories: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _sessions_lock = threading.Lock()
 
 #: By Connect session, names of frames in the server to which nothing here refers any more.
@@ -221,7 +225,7 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                 rows, required = json.loads(needs)
                 texts, condition = _condition(list(filters), index)
                 if index.shown.predicate is not None or (
-                    rows == COUNTED and not index.load.options.count_by_statistics
+                    rows is not None and rows < 0 and not index.load.options.count_by_statistics
                 ):
                     rows = None
                 plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
@@ -339,11 +343,7 @@ def _tried(spark: Any) -> Any:
     gateway: Any = context._gateway
     jvm, _ = jvm_session(spark)
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-    compiler.cook(files("delta_sharing_spark.spark").joinpath("SharedTableIndex.java").read_text(encoding="utf-8"))
-    made = compiler.getClassLoader().loadClass("SharedTableIndex").getConstructors()[0]
-    factory = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
+    factory = _compiled(gateway, jvm)
     asked: list[int] = []
 
     def answer(filters: Sequence[Any] | None, needs: str | None) -> bytes:
@@ -360,6 +360,23 @@ def _tried(spark: Any) -> Any:
         raise RuntimeError("the session does not ask for its files")
     dataset.queryExecution().executedPlan()
     return factory
+
+
+def _compiled(gateway: Any, jvm: Any) -> Any:
+    """What makes indexes, compiled once for a JVM, which outlives its applications and may outlive this process.
+
+    Py4J keeps methods by the names of their classes, and those of a class of the same name are refused: the name is drawn.
+    """
+    known = _factories.get(gateway)
+    if known is None:
+        name = f"SharedTableIndex_{secrets.token_hex(8)}"
+        source = files("delta_sharing_spark.spark").joinpath("SharedTableIndex.java").read_text(encoding="utf-8")
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+        compiler.cook(re.sub(r'(?<!")\bSharedTableIndex\b', name, source))
+        made = compiler.getClassLoader().loadClass(name).getConstructors()[0]
+        known = _factories[gateway] = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
+    return known
 
 
 class _Interrupts:

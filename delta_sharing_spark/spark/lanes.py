@@ -24,8 +24,9 @@ from delta_sharing_spark.spark.native import (
     why_no_gateways,
     why_not_in,
 )
-from delta_sharing_spark.spark.register import load_by_python, register_source
-from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
+from delta_sharing_spark.spark.register import load_by_python, register_source, use_own_python
+from delta_sharing_spark.spark.session_settings import is_connect, warn_of_inline_secrets
+from delta_sharing_spark.spark.spark_types import with_places
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _SCANS_EXPLAINED = 5
 def frame_of(scan: Load, spark: SparkSession, engine: str | None = None) -> DataFrame:
     """A scan as a DataFrame, read by ``engine``, the client's by default; raises as ``lane_frame``.
 
-    Where the native lane cannot read the table or the session, the Python source reads; the log says why.
+    With ``auto``, the Python source reads where the native lane cannot read the table or the session; the log says why.
     """
     client = scan.table.client
     frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.scans.append)
@@ -54,7 +55,7 @@ def lane_frame(
 
     Raises:
         OptionError: An unknown engine.
-        ConfigError: ``native`` was asked for, and no executor can reach this process.
+        ConfigError: ``native`` was asked for, and the lane cannot read the load, or not in this session.
         DeltaSharingError: The table cannot be loaded.
     """
     reach = _reach(spark, engine)
@@ -98,9 +99,15 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFram
     return frame
 
 
-def note_python_source(engine: str, why: object, what: str = "query") -> None:
-    """Log that the Python source reads a query, or a table."""
-    _log.log(logging.WARNING if engine == "native" else logging.INFO, "%s: Python data source (%s)", what, why)
+def note_python_source(engine: str, why: object, what: str = "the query") -> None:
+    """Log that the Python source reads a query, or a table.
+
+    Raises:
+        ConfigError: ``native`` was asked for.
+    """
+    if engine == "native":
+        raise ConfigError(f"engine='native' cannot read {what}: {why}; use engine='auto' or 'python'")
+    _log.info("%s: Python data source (%s)", what, why)
 
 
 def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
@@ -110,7 +117,9 @@ def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] =
     options = overridden(given, narrowing)  # whose condition holds those of all loads
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
-    return load_by_python(spark.read.format("deltaSharing").options(**options), path)
+    frame = load_by_python(spark.read.format("deltaSharing").options(**options), path)
+    # A frame over Connect is not asked for its columns unless the table is known to need it: that costs requests.
+    return with_places(frame, str(scan.table)) if not is_connect(spark) or scan.has_places else frame
 
 
 def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
@@ -144,6 +153,7 @@ def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
 
 def _reach(spark: SparkSession, engine: str) -> Reach:
     """What a session's executors reach for an engine: no gateway for ``python``."""
+    use_own_python(spark)
     return Reach("engine='python'", False) if checked_engine(engine) == "python" else reach_of(spark)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import StructType
 
-from delta_sharing_spark.access.load import cheapest_column, narrowed
+from delta_sharing_spark.access.load import Load, cheapest_column, narrowed
+from delta_sharing_spark.errors import UnreadableColumnError
 from delta_sharing_spark.options.values import quoted_column
-from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
+from delta_sharing_spark.schema.types import Struct, backquoted, unreadable_in
+from delta_sharing_spark.spark.spark_types import spark_struct
 
 FIELD_ID = "parquet.field.id"
 
@@ -72,26 +73,54 @@ def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     return frame if needed == table else frame.select(*reshaped(needed, table))
 
 
-def reshaped(have: Struct, want: Struct, above: str = "") -> list[Column]:
+def reshaped(have: Struct, want: Struct, above: str = "", refusal: str = "") -> list[Column]:
     """The columns ``want`` of a frame whose columns are ``have``: NULL for what it lacks, and structs of other fields built anew.
 
     Args:
         above: The column in which both lie, followed by a point; the frame itself by default.
+        refusal: What fails a query that needs a column of a type that is not read.
     """
     columns = []
-    for field, typed in zip(want.fields, StructType.fromJson(spark_schema_json(want)).fields, strict=True):
+    for field, typed in zip(want.fields, spark_struct(want).fields, strict=True):
         known, name = have.find(field.name), above + backquoted(field.name)
         column = functions.col(name)
-        if known is None:
+        if known is None and any(unreadable_in(field.type)):
+            column = functions.raise_error(f"column {name} {refusal}").cast(typed.dataType)
+        elif known is None:
             column = functions.lit(None).cast(typed.dataType)
         elif isinstance(known.type, Struct) and isinstance(field.type, Struct) and known.type != field.type:
-            inner = reshaped(known.type, field.type, f"{name}.")
+            inner = reshaped(known.type, field.type, f"{name}.", refusal)
             column = functions.when(column.isNotNull(), functions.struct(*inner))
         elif FIELD_ID not in field.metadata:  # a frame read of Parquet has its columns' metadata but for this
             columns.append(column)
             continue
         columns.append(column.alias(field.name, metadata=typed.metadata))
     return columns
+
+
+def of_readable(load: Load) -> Load:
+    """A load whose table is there; of a table with columns whose types are not read, the load of the others.
+
+    Raises:
+        DeltaSharingError: The table cannot be resolved, or such a column was asked for.
+    """
+    try:
+        load.resolved()
+    except UnreadableColumnError as refusal:
+        if load.has_columns or not refusal.readable:
+            raise
+        load = load.select(list(refusal.readable))
+        load.resolved()
+    return load
+
+
+def completed(frame: DataFrame, load: Load) -> DataFrame:
+    """A frame with the columns that ``of_readable`` left out of its load in their places: a query that needs one is refused."""
+    table = load.resolved().columns
+    if "columns" not in load.options or not any(unreadable_in(table)):
+        return frame
+    refusal = f"of {load.table} has a type that this reader does not read; name the other columns in the query"
+    return frame.select(*reshaped(load.schema, table, refusal=refusal))
 
 
 def described(frame: DataFrame) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.native.decoding import release_of
 from delta_sharing_spark.native.encrypted_channel import why_no_certificate
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.machines import ClusterGateway
@@ -46,6 +47,7 @@ from delta_sharing_spark.spark.file_index import (
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.narrowed_loads import FIELD_ID, reshaped
 from delta_sharing_spark.spark.session_settings import checked_session, is_connect
+from delta_sharing_spark.spark.spark_types import as_spark_has
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
@@ -166,7 +168,7 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
         StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.
     """
-    opener, load = opened
+    opener, load = opened[0], as_spark_has(opened[1])
     if (why := why_not_in(spark, load)) is not None:
         raise StepAsideError(why)
     try:
@@ -178,7 +180,10 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     raise_causes(is_connect(spark))
 
     def opened_by(gateway: Gateway) -> TableIndex:
-        return gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
+        index = TableIndex(
+            load, opener, gateway, is_read_here=reach.cluster is None, release=release_of(str(spark.version))
+        )
+        return gateway.open(index, end_of(spark))
 
     gateway, index = _served(reach, opened_by)
     index.begin()

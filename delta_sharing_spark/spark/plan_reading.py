@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from delta_sharing_spark.schema.types import DataType, Field, Struct, merge, parse_schema, spark_schema_json
+from delta_sharing_spark.schema.types import DataType, Field, Struct, merge, parse_schema
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import COMPARISONS, TEMPORAL, Node, class_of, read_filters, where_of
+from delta_sharing_spark.spark.spark_types import spark_struct
 
 _PLAIN_NAME = re.compile(r"\w+")
 _SCAN = "FileSourceScanExec"
@@ -68,7 +68,7 @@ class PlanningRelations:
         directory = self._root / str(len(self._schemas))
         directory.mkdir()
         (directory / "planning-only.parquet").write_bytes(b"This file exists for planning and is never read.")
-        reader = self._spark.read.schema(StructType.fromJson(spark_schema_json(schema)))
+        reader = self._spark.read.schema(spark_struct(schema))
         reader = reader.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
         frame = reader.parquet(directory.as_uri())
         self._schemas.append(schema)

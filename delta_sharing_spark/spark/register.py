@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -33,11 +36,29 @@ _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 _provided: ProcessCache[str, bool] = ProcessCache(_SESSIONS)
 
 
+def use_own_python(spark: Any) -> None:
+    """Have Spark's workers on this machine run the Python of this process, where nobody chose one: that of an environment that was
+    not activated is not what ``python3`` finds. For workers elsewhere the log says what to set."""
+    chosen = "PYSPARK_PYTHON" in os.environ or is_connect(spark)
+    if chosen or not sys.executable or spark.sparkContext.getConf().get("spark.pyspark.python", None):
+        return
+    context = spark.sparkContext
+    if context.master.startswith("local") and not context.master.startswith("local-cluster"):
+        context.pythonExec = sys.executable
+    elif os.path.dirname(shutil.which(context.pythonExec) or "") != os.path.dirname(sys.executable):
+        _log.warning(
+            "Spark's workers run the %s of their machines, which may lack delta-sharing-spark; set PYSPARK_PYTHON to an interpreter "
+            "that has it",
+            context.pythonExec,
+        )
+
+
 def register_source(spark: SparkSession, name: str | None = None) -> None:
     """Register the data source with a session, as ``format_loads.register`` does."""
     names = _registered.setdefault(checked_session(spark), set())
     if (name or "") in names:
         return  # Spark would log, each time, that one source replaces another
+    use_own_python(spark)
     if is_connect(spark):
         _provide(spark)
     source: type[DataSource] = DeltaSharingDataSource

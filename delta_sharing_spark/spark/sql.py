@@ -29,9 +29,11 @@ from delta_sharing_spark.spark.lanes import explain_engine, lane_of_query, note_
 from delta_sharing_spark.spark.narrowed_loads import (
     TableNeed,
     column_paths,
+    completed,
     described,
     filled,
     narrowing,
+    of_readable,
     sent_condition,
 )
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
@@ -68,7 +70,7 @@ def run(client: Recipient, spark: SparkSession, text: str, args: Any = None, eng
     lane = lane_of_query(spark, engine) if references else None
     if lane is not None:
         try:
-            frames = [lane(reference) for reference in references]
+            frames = [completed(lane(reference), reference) for reference in references]
         except StepAsideError as reason:
             note_python_source(engine, reason)
         else:
@@ -84,7 +86,8 @@ def query(client: Recipient, spark: SparkSession, build: Build, engine: str | No
 
         def table(name: str) -> DataFrame:
             try:
-                return lane(_reference(client, parse_table_name(name)))
+                reference = _reference(client, parse_table_name(name))
+                return completed(lane(reference), reference)
             except StepAsideError as reason:
                 steps_aside.append(reason)
                 raise
@@ -98,9 +101,12 @@ def query(client: Recipient, spark: SparkSession, build: Build, engine: str | No
     if whole is None:
         return _narrowed(client, spark, references, over)
     _log.info("%s; its tables are loaded whole", whole)
-    return build(
-        lambda name: python_frame(Load(RecipientTable(client, parse_table_name(name)), {}), spark, _FOR_ANY_USE)
-    )
+
+    def whole_table(name: str) -> DataFrame:
+        reference = _reference(client, parse_table_name(name))
+        return completed(python_frame(reference, spark, _FOR_ANY_USE), reference)
+
+    return build(whole_table)
 
 
 def explain(
@@ -155,7 +161,7 @@ def plan(
         return [], []
     relations = _relations(client, spark)
     try:
-        stand_ins = [relations.add(r.schema) for r in references]
+        stand_ins = [completed(relations.add(r.schema), r) for r in references]
         for frame in stand_ins:
             _ = frame.schema  # Connect says now whether it has such a relation
     except PySparkException as error:
@@ -190,7 +196,8 @@ def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load]
         key = reference.table.name, *sorted({**reference.options, **options}.items())
         if key not in frames:
             frames[key] = python_frame(reference, spark, options)
-        return frames[key] if need.columns is None else filled(frames[key], reference.schema, need.columns)
+        frame = frames[key] if need.columns is None else filled(frames[key], reference.schema, need.columns)
+        return completed(frame, reference)
 
     if any(need.columns is not None for need in needs):
         try:
@@ -340,9 +347,7 @@ def _find(client: Recipient, mention: TableReference) -> Load | NotFoundError:
 
 def _reference(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> Load:
     """The load of a table's mention, under the client's own options; a table that is not there is known now."""
-    load = Load(RecipientTable(client, name), options or {})
-    load.resolved()
-    return load
+    return of_readable(Load(RecipientTable(client, name), options or {}))
 
 
 def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[list[Load], _Query, str | None]:
@@ -370,7 +375,7 @@ def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[lis
 
     def first(name: str) -> DataFrame:
         reference = _reference(client, parse_table_name(name))
-        stand_ins.append(relations.add(reference.schema))
+        stand_ins.append(completed(relations.add(reference.schema), reference))
         references.append(reference)
         return stand_ins[-1]
 

@@ -21,6 +21,7 @@ from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark.lanes import frame_of
+from delta_sharing_spark.spark.narrowed_loads import completed, of_readable
 from delta_sharing_spark.spark.session_settings import checked_session, in_session
 
 _log = logging.getLogger(__name__)
@@ -134,7 +135,10 @@ def _create(
         try:
             if (failure := failures[view]) is not None:
                 raise failure
-            frame_of(scans[view], spark, source.engine).createOrReplaceTempView(source.name)
+            readable = of_readable(scans[view])
+            frame = frame_of(readable, spark, source.engine)
+            frame = frame if readable is scans[view] else completed(frame, readable)
+            frame.createOrReplaceTempView(source.name)
         except DeltaSharingError as error:
             if strict:
                 raise
@@ -181,7 +185,7 @@ def _folding(spark: SparkSession) -> Callable[[str], str]:
 def _failure(scan: Load) -> DeltaSharingError | None:
     """Resolve a scan; returns why that failed, if it did."""
     try:
-        scan.resolved()
+        of_readable(scan)
     except DeltaSharingError as error:
         return error
     return None

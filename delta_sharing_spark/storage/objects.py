@@ -19,7 +19,12 @@ from delta_sharing_spark.errors import (
     NetworkError,
 )
 from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, read_start, tells_length
-from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
+from delta_sharing_spark.network.connections import (
+    AddressRefusedError,
+    Canceller,
+    canceller_here,
+    refusing_local_addresses,
+)
 from delta_sharing_spark.network.http import data_session
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
@@ -109,7 +114,7 @@ class Storage:
         what = what or str(location)
         if start is not None and end is not None:
             transfer = Transfer(Range(start, end), FileVersion(what, None))
-            self.fetch(location, transfer, Canceller(what), what=what)
+            self.fetch(location, transfer, canceller_here(what), what=what)
             return transfer.data
         if self._cloud is None:
             return local_files.read(location, what)
@@ -206,7 +211,7 @@ class Storage:
         transfer: Transfer | None = None,
     ) -> T:
         """Make a request until it is answered for good."""
-        cloud, settings, canceller = self._cloud, self.settings, canceller or Canceller(what)
+        cloud, settings, canceller = self._cloud, self.settings, canceller or canceller_here(what)
         assert cloud is not None, "local files are not requested"
         session = data_session(settings)
 

@@ -84,9 +84,9 @@ class ByteSource(Protocol):
         """Release what the source holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemorySource:
-    """A ``ByteSource`` of bytes that are held."""
+    """A ``ByteSource`` of bytes that are held. Without slots: readers note the sources that they open, by weak references."""
 
     name: str
     data: bytes | memoryview = field(repr=False)

@@ -18,6 +18,8 @@ def value_text(value: Any, kind: pa.DataType) -> str:
         names = [kind.field(i).name for i in range(kind.num_fields)]
         if sorted(names) == ["metadata", "value"] and all(is_bytes(kind.field(i).type) for i in range(2)):
             return variant_text(value["value"], value["metadata"])
+        if names == ["srid", "wkb"]:  # a place on earth as Spark gives it
+            return value_text(value["wkb"], kind.field("wkb").type)
         return "{" + ", ".join(f"{n}: {value_text(value[n], kind.field(n).type)}" for n in names) + "}"
     if pa.types.is_map(kind):
         entries = [f"{value_text(k, kind.key_type)}: {value_text(v, kind.item_type)}" for k, v in value]

@@ -110,6 +110,8 @@ CANNOT: dict[tuple[str, str], str] = {
     ("kernel", "types"): "the kernel fails on a NULL map (found unmasked nulls for a non-nullable field)",
     ("deltalake", "types"): "INT96 as nanoseconds: the year 9999 overflows",
     ("kernel", "void_column"): "the kernel does not know void",
+    ("kernel", "places"): "the kernel does not know geospatial",
+    ("deltalake", "places"): "deltalake refuses geospatial",
 }
 
 

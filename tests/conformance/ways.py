@@ -176,7 +176,8 @@ def types_of(scan: Scan) -> list[list[str]]:
 
 def of_frame(frame: Any, scan: Scan) -> Given:
     types = [[column.name, column.dataType.simpleString()] for column in frame.schema.fields]
-    if "variant" in str(types):  # Spark's toArrow refuses a variant that is NULL
+    # Spark's toArrow refuses a variant or a place that is NULL.
+    if any(name in str(types) for name in ("variant", "geometry", "geography")):
         columns = scan.arrow_schema()
         rows = pa.Table.from_pylist([_plain(row) for row in frame.collect()], schema=columns)
     else:
@@ -191,6 +192,8 @@ def _plain(value: Any) -> Any:
 
     if isinstance(value, VariantVal):
         return {"value": value.value, "metadata": value.metadata}
+    if hasattr(value, "getBytes"):  # a place, which Spark before 4.1 has no class for
+        return bytes(value.getBytes())
     if isinstance(value, Row):
         return {name: _plain(inner) for name, inner in value.asDict().items()}
     if isinstance(value, dict):

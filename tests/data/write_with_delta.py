@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import VariantVal
+from pyspark.sql.types import Geography, Geometry, VariantVal
 
 from conformance.canonical import row_texts
 
@@ -54,6 +55,11 @@ class Table:
 def create(columns: str, *properties: str, more: str = "") -> str:
     listed = f"TBLPROPERTIES ({', '.join(properties)})" if properties else ""
     return f"CREATE TABLE {{t}} ({columns}) USING delta {more} {listed}"
+
+
+def point(x: int, y: int) -> str:
+    """A point in well-known binary, as a literal of SQL."""
+    return f"X'{struct.pack('<BIdd', 1, 1, x, y).hex()}'"
 
 
 def rows(count: int, start: int = 0, files: int = 1) -> str:
@@ -326,6 +332,26 @@ TABLES = [
         "cdf_plain", "change files of UPDATE, DELETE and MERGE", (create(PLAIN, FEED, NO_VECTORS), rows(10), *CHANGES)
     ),
     Table(
+        "places",
+        "geometries and geographies of every reference system that Spark has, nested and NULL, with a deletion vector",
+        (
+            create(
+                "id BIGINT, place GEOMETRY(4326), earth GEOGRAPHY(4326), web GEOMETRY(3857), "
+                "s STRUCT<p: GEOMETRY(4326), n: INT>, l ARRAY<GEOGRAPHY(4326)>, m MAP<STRING, GEOMETRY(0)>",
+                VECTORS,
+            ),
+            *(
+                f"INSERT INTO {{t}} VALUES ({i}, st_setsrid(st_geomfromwkb({point(i, -i)}), 4326), "
+                f"st_geogfromwkb({point(i, 45)}), st_setsrid(st_geomfromwkb({point(i, i)}), 3857), "
+                f"struct(st_setsrid(st_geomfromwkb({point(0, i)}), 4326), {i}), "
+                f"array(st_geogfromwkb({point(i, 0)}), null), map('k', st_geomfromwkb({point(7, i)})))"
+                for i in range(3)
+            ),
+            "INSERT INTO {t} SELECT id, null, null, null, null, null, null FROM range(3, 6)",
+            "DELETE FROM {t} WHERE id IN (1, 4)",
+        ),
+    ),
+    Table(
         "cdf_partitioned",
         "change files of a partitioned table; a whole partition deleted and one overwritten without change files",
         (
@@ -408,6 +434,7 @@ def session() -> SparkSession:
         "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
+        "spark.databricks.delta.geo.preview.enabled": "true",
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.fieldId.read.enabled": "true",
@@ -431,8 +458,8 @@ def answer(frame: DataFrame) -> dict[str, Any]:
 
 
 def arrow(frame: DataFrame) -> pa.Table:
-    """``frame.toArrow()``, which fails on a variant that is NULL (Spark 4.2): then by way of Python's values."""
-    if "variant" not in frame.schema.simpleString():
+    """``frame.toArrow()``, which fails on a variant or a place that is NULL (Spark 4.2): then by way of Python's values."""
+    if not any(name in frame.schema.simpleString() for name in ("variant", "geometry", "geography")):
         return frame.toArrow()
     schema = pa.schema([pa.field(f.name, nullable(f.type)) for f in to_arrow_schema(frame.schema, timezone="UTC")])
     return pa.Table.from_pylist([plain(row) for row in frame.collect()], schema)
@@ -443,12 +470,16 @@ def nullable(kind: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, nullable(f.type)) for f in kind])
     if pa.types.is_list(kind):
         return pa.list_(nullable(kind.value_type))
-    return kind
+    return pa.map_(kind.key_type, nullable(kind.item_type)) if pa.types.is_map(kind) else kind
 
 
 def plain(value: Any) -> Any:
     if isinstance(value, VariantVal):
         return {"value": value.value, "metadata": value.metadata}
+    if isinstance(value, (Geometry, Geography)):
+        return {"srid": value.getSrid(), "wkb": bytes(value.getBytes())}
+    if isinstance(value, dict):
+        return [(key, plain(item)) for key, item in value.items()]
     if isinstance(value, Row):
         return {name: plain(item) for name, item in value.asDict().items()}
     return [plain(item) for item in value] if isinstance(value, list) else value

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network import retry
 from delta_sharing_spark.network.connections import ReadCancelled
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan import split_reader
 from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
@@ -176,7 +177,7 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
     """The pool refuses it then; that is no error of the reader's."""
     submitted = []
 
-    class ClosingPool(ThreadPoolExecutor):
+    class ClosingPool(CallingThreads):
         def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             submitted.append(arguments)
             if len(submitted) == file:
@@ -184,7 +185,7 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
             return super().submit(*arguments, **named)
 
     split = planned(server, maxSplitBytes="1g")
-    monkeypatch.setattr(split_reader, "ThreadPoolExecutor", ClosingPool)
+    monkeypatch.setattr(split_reader, "CallingThreads", ClosingPool)
     reader = _SplitReader(split, split.access)
     with pytest.raises(ReadCancelled, match="broken off"):
         list(reader.batches())
@@ -192,25 +193,25 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
     until(lambda: not ours())
 
 
-def test_abandoned_and_collected_within_the_lock_of_its_own_pool(
+def test_abandoned_and_collected_as_its_own_pool_begins_a_thread(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collector may run in a thread of the reader that it ends, wherever that is: here as it submits its first file."""
     submitting, abandoned = threading.Event(), threading.Event()
 
-    class CollectingPool(ThreadPoolExecutor):
+    class CollectingPool(CallingThreads):
         def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             if threading.current_thread().name == "delta-sharing-split-1":
                 submitting.set()
                 assert abandoned.wait(HANGS)
             return super().submit(*arguments, **named)
 
-        def _adjust_thread_count(self) -> None:  # called by submit, which holds the pool's lock
+        def _begin(self) -> None:  # called by submit
             if abandoned.is_set():
                 until(lambda: (gc.collect(), gone() is None)[1])  # a collection under way elsewhere makes it do nothing
-            super()._adjust_thread_count()
+            super()._begin()
 
-    monkeypatch.setattr(split_reader, "ThreadPoolExecutor", CollectingPool)
+    monkeypatch.setattr(split_reader, "CallingThreads", CollectingPool)
     first = planned(server, maxSplitBytes="1g")
     batches = read_splits([first, replace(first, index=1)], workers=2)
     next(batches)

@@ -23,17 +23,21 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support import HANGS, INTERPRETED
 
 _SESSION = """
-import json, logging, os, signal, sys, threading, time
+import json, logging, os, shutil, signal, sys, threading, time, urllib.request
 from pathlib import Path
+import pyspark
 from pyspark.sql import SparkSession
-from delta_sharing_spark import SharingClient
+from delta_sharing_spark import SharingClient, register
 from delta_sharing_spark.spark import gateway_starts, native
 
 gateway_starts.PATIENCE = 200.0  # a busy machine starts two JVMs and their Python workers
 logging.basicConfig(level=logging.INFO)
 profile, token, settings = sys.argv[1:]
+work = str(Path(profile).parent / "work")
+os.makedirs(work + "/local")
 spark = (
-    SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.port", "0").config("spark.local.dir", work + "/local")
+    .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", "file://" + work).config("spark.eventLog.compress", "false")
     .config(map=json.loads(settings)).config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.sql.shuffle.partitions", "2").config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
     .getOrCreate()
@@ -76,6 +80,33 @@ def wait_for(what, condition):
 os.kill(own, signal.SIGKILL)
 assert sorted(row.id for row in frame.collect()) == list(range(3000))
 wait_for("another gateway", gateway.machines)
+register(spark)
+def python_source(reader):
+    return reader.format("deltaSharing").load(profile + "#s.d.t")
+assert python_source(spark.read).groupBy("city").count().count() == 2
+checkpoint = python_source(spark.readStream).writeStream.format("memory").queryName("rows")
+checkpoint.option("checkpointLocation", work + "/checkpoint").trigger(availableNow=True).start().awaitTermination()
+assert spark.table("rows").count() == 3000
+secrets = [token, "X-Amz-Signature=", gateway.key_field, gateway.secret.hex(), gateway.secret.decode("latin-1")]
+ui, application = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
+pages = ["jobs/", "stages/", "environment/", "executors/", "SQL/", *(f"SQL/execution/?id={n}" for n in range(5))]
+pages += [f"api/v1/applications/{application}/{what}" for what in ("sql?details=true", "stages?details=true", "environment")]
+with open(work + "/ui.txt", "w") as out:
+    for path in pages:
+        with urllib.request.urlopen(f"{ui}/{path}") as answer:
+            print(answer.read().decode(), file=out)
+places = [work, str(Path(pyspark.__file__).parent / "work" / application)]
+texts = {}
+for path in (path for place in places for path in Path(place).rglob("*")):
+    try:
+        texts[str(path)] = path.read_bytes().decode("latin-1")
+    except OSError:  # a directory, or a file of Spark's that is gone again
+        pass
+assert any("SparkListenerApplicationStart" in text for text in texts.values()), "there is an event log"
+assert any(name.endswith("stderr") and text for name, text in texts.items()), "executors have logs"
+shown = [(name, number) for name, text in texts.items() for number, secret in enumerate(secrets) if secret in text]
+assert not shown, shown
+shutil.rmtree(places[1], ignore_errors=True)
 named = lambda: [thread.name for thread in threading.enumerate() if thread.name.startswith("delta-sharing")]
 assert named()
 spark.stop()
@@ -104,7 +135,7 @@ def test_local_cluster(tmp_path: Path) -> None:
             [sys.executable, "-c", _SESSION, profile, token, json.dumps(INTERPRETED)],
             env=environment, capture_output=True, text=True, timeout=HANGS, check=False,
         )  # fmt: skip
-    assert "all is well" in ran.stdout, ran.stdout + ran.stderr[-4000:]
+    assert "all is well" in ran.stdout, ran.stdout + ran.stderr[:3000] + ran.stderr[-4000:]
 
 
 def test_without_a_certificate_the_python_source_reads(

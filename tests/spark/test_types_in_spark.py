@@ -1,15 +1,20 @@
-"""What Spark itself does with the types it is given: CHAR, VARCHAR and collation marks of a table's schema."""
+"""What Spark itself does with the types it is given: CHAR, VARCHAR and collation marks, places on earth, types that are not read."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.errors import UnreadableColumnError
+from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Spatial, Struct
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 
@@ -102,3 +107,95 @@ def test_collated_columns_are_compared_by_their_collation(
     for _ in range(2):
         assert client.sql(spark, text).collect() == [(3, 2, 1)]
         assert client.table(name).to_spark(spark).where("k = 'A'").count() == 2
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize("engine", ["auto", "python"])
+def test_other_columns_than_those_of_types_that_are_not_read(
+    spark: Any, share: Callable[..., str], load: Callable[..., Any], tmp_path: Path, engine: str
+) -> None:
+    """By their names in a load and in SQL; a load or a query that needs the others is refused, and names them."""
+    kinds = pa.struct({"a": pa.int32(), "at": pa.binary()})
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "at": pa.binary(), "s": kinds}))
+    built.append([{"id": 1, "s": {"a": 2}}, {"id": 3}])
+    (log,) = (built.path / "_delta_log").glob("*0.json")
+    log.write_text(log.read_text().replace('\\"binary\\"', '\\"hologram\\"'))
+    address = share(built)
+    profile, _, name = address.partition("#")
+    client = SharingClient(profile, engine=engine)
+    why = "column 'at' of .* has the type 'hologram', which this reader does not read; name the columns to read, as in columns='id,s.a'"
+    with pytest.raises((UnreadableColumnError, PySparkException), match=why):
+        client.table(name).to_spark(spark)
+    with pytest.raises(PySparkException, match=why):
+        load(address).collect()
+    assert load(address, columns="id,s.a").orderBy("id").collect() == [(1, (2,)), (3, None)]
+    assert client.table(name).select("id").to_spark(spark).orderBy("id").collect() == [(1,), (3,)]
+    assert client.sql(spark, f"SELECT id, s.a FROM {name} WHERE id < 9 ORDER BY id").collect() == [(1, 2), (3, None)]
+    assert client.sql(spark, f"SELECT count(*) FROM {name}").collect() == [(2,)]
+    assert client.query(spark, lambda table: table(name).select("id").orderBy("id")).collect() == [(1,), (3,)]
+    client.register(spark, {"holograms": name})
+    assert spark.sql("SELECT max(id), max(s.a) FROM holograms").collect() == [(3, 2)]
+    refusal = "column `at` of .* has a type that this reader does not read; name the other columns in the query"
+    for text in (f"SELECT * FROM {name}", f"SELECT id FROM {name} WHERE at IS NULL", f"SELECT s FROM {name}"):
+        with pytest.raises(Exception, match=refusal.replace("`at`", "`s`.`at`") if "s FROM" in text else refusal):
+            client.sql(spark, text).collect()
+    with pytest.raises(Exception, match=refusal):
+        spark.sql("SELECT at FROM holograms").collect()
+
+
+POINT = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
+
+
+def wkb(value: Any) -> Any:
+    """A place's well-known binary, be it of Spark's own type or BINARY, and the places within a value."""
+    if hasattr(value, "getBytes"):
+        return bytes(value.getBytes())
+    if isinstance(value, Row):
+        return {name: wkb(item) for name, item in value.asDict().items()}
+    if isinstance(value, dict):
+        return {key: wkb(item) for key, item in value.items()}
+    return [wkb(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_places_are_of_sparks_types_where_it_reads_them(
+    spark: Any, share: Callable[..., str], tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark 4.2 and later reads places of the systems that it has; elsewhere they are WKB as BINARY, which the log says."""
+    place, earth, far = Spatial(), Spatial("OGC:CRS84", "SPHERICAL"), Spatial("EPSG:2154")
+    schema = Struct(
+        (
+            Field("id", Primitive("long")),
+            Field("place", place),
+            Field("far", far),
+            Field("s", Struct((Field("p", place), Field("n", Primitive("integer"))))),
+            Field("l", Array(earth)),
+            Field("m", Map(Primitive("string"), place)),
+        )
+    )
+    row = {"place": POINT, "far": POINT, "s": {"p": POINT, "n": 1}, "l": [POINT, None], "m": [("k", POINT)]}
+    built = DeltaTableBuilder(tmp_path / "t", schema).append([{"id": 1, **row}, {"id": 2}, {"id": 3, **row}])
+    profile, _, name = share(built).partition("#")
+    client = SharingClient(profile, engine=engine)
+    with caplog.at_level("INFO", "delta_sharing_spark"):
+        frame = client.table(name).to_spark(spark)
+    has_places = tuple(map(int, spark.version.split(".")[:2])) >= (4, 2)
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    assert kinds == {
+        "id": "bigint",
+        "place": "geometry(4326)" if has_places else "binary",
+        "far": "binary",
+        "s": f"struct<p:{'geometry(4326)' if has_places else 'binary'},n:int>",
+        "l": f"array<{'geography(4326)' if has_places else 'binary'}>",
+        "m": f"map<string,{'geometry(4326)' if has_places else 'binary'}>",
+    }
+    assert "column 'far' of" in caplog.text
+    assert ("column 'place' of" in caplog.text) is not has_places
+    whole = {"place": POINT, "far": POINT, "s": {"p": POINT, "n": 1}, "l": [POINT, None], "m": {"k": POINT}}
+    rows = [wkb(found) for found in frame.orderBy("id").collect()]
+    assert rows == [{"id": 1, **whole}, {"id": 2, **dict.fromkeys(whole)}, {"id": 3, **whole}]
+    assert frame.where("place IS NOT NULL AND id > 1").select("id").collect() == [(3,)]
+    if has_places:
+        assert frame.selectExpr("st_srid(place) AS n").where("n = 4326").count() == 2
+        sql = client.sql(spark, f"SELECT hex(st_asbinary(s.p)) AS p FROM {name} WHERE id = 1")
+        assert sql.collect() == [(POINT.hex().upper(),)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -65,7 +64,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.parallel_calls import CallingThreads, is_done_within
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow_bridge import scalar
@@ -218,18 +217,18 @@ def _as_written(storage: Storage, root: Location, version: int | None, table: st
 def _together(
     connect: Callable[[Location], StorageToken], locations: Sequence[Location], seconds: float, table: str
 ) -> tuple[StorageToken, ...]:
-    """A token per location, or an error once ``seconds`` are over; what still runs then ends by itself."""
+    """A token per location, or an error once ``seconds`` are over."""
     deadline = time.monotonic() + seconds
     tokens = []
-    begun = begin([partial(connect, location) for location in locations], len(locations))
-    for location, token in zip(locations, begun, strict=True):
-        wait([token], max(0.0, deadline - time.monotonic()))
-        if not token.done():
-            raise NetworkError(
-                f"table {table}: its location {location} could not be reached within {seconds:.0f} s; check the network "
-                f"from the driver to the storage, or use accessMode=url if the server offers it"
-            )
-        tokens.append(token.result())
+    with CallingThreads(len(locations)) as threads:
+        begun = [threads.submit(connect, location) for location in locations]
+        for location, token in zip(locations, begun, strict=True):
+            if not is_done_within(token, deadline - time.monotonic()):
+                raise NetworkError(
+                    f"table {table}: its location {location} could not be reached within {seconds:.0f} s; check the network "
+                    f"from the driver to the storage, or use accessMode=url if the server offers it"
+                )
+            tokens.append(token.result())
     return tuple(tokens)
 
 

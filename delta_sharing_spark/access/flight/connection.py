@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 
 from delta_sharing_spark.access.flight.messages import from_status, wrap
 from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError
+from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
@@ -147,10 +148,15 @@ class GatewayConnection:
         answer = self._act(RENEW, wrap(expired.serialize()))
         return _endpoint(flight.FlightEndpoint.deserialize(answer), self.address.uri)
 
-    def stream(self, ticket: str, skip: int) -> Iterator[pa.RecordBatch]:
-        """The batches of an endpoint behind the first ``skip`` rows: a ticket gives the same rows in the same order each time."""
+    def stream(self, ticket: str, skip: int, canceller: Canceller) -> Iterator[pa.RecordBatch]:
+        """The batches of an endpoint behind the first ``skip`` rows: a ticket gives the same rows in the same order each time.
+
+        Raises:
+            ReadCancelled: By ``canceller``.
+        """
         with self._errors():
             reader = self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(has_timeout=False))
+            canceller.use(reader.cancel)
             try:
                 for chunk in iter(reader.read_chunk, None):
                     if skip < chunk.data.num_rows:

@@ -51,6 +51,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     VersionError,
 )
+from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.retry import backoff
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
@@ -116,11 +117,14 @@ class FlightAccess:
 
     def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:
         """The batches of one endpoint; a retry skips the rows that had arrived before the connection broke off."""
+        from delta_sharing_spark.scan.split_reader import closed_with_consumer
+
         endpoint = Endpoint(task.location, self.locations, task.expires_at)
         gateways = [
             self.gateway,
             *(replace(self.gateway, uri=uri) for uri in self.locations if uri != self.gateway.uri),
         ]
+        canceller = closed_with_consumer(Canceller(f"the rows of {task.id}"))
         arrived = failures = renewals = 0
         deadline = time.monotonic() + self.gateway.retry_seconds
         while True:
@@ -130,11 +134,12 @@ class FlightAccess:
                 if endpoint.expires is not None and endpoint.expires - _MARGIN <= time.time() and renewals < _RENEWALS:
                     renewals += 1
                     endpoint = connection.renewed(endpoint)
-                for batch in connection.stream(endpoint.ticket, skip=arrived):
+                for batch in connection.stream(endpoint.ticket, arrived, canceller):
                     yield batch
                     arrived += batch.num_rows
                 return
             except DeltaSharingError as error:
+                canceller.check()
                 cause = error
             if arrived > before:
                 failures = renewals = 0
@@ -147,7 +152,7 @@ class FlightAccess:
                 raise cause from None
             _log.info("endpoint %s broke off after %d rows, trying again in %.1f s: %s", task.id, arrived, pause, cause)
             connection.forget()
-            time.sleep(pause)
+            canceller.wait(pause)
 
 
 def _require_columns(schema: pa.Schema, expected: Struct, table: str) -> None:

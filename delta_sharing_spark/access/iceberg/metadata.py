@@ -145,7 +145,7 @@ def _parsed(tree: Mapping[str, Any], table: str) -> IcebergMetadata:
     text = properties.get(_NAME_MAPPING)
     names = None if text is None else parse_name_mapping(json.loads(text))
     documents = tree.get("schemas") or [tree["schema"]]
-    schemas = {_int(one.get("schema-id", 0)): parse_schema(one, names, table) for one in documents}
+    schemas = {_int(one.get("schema-id", 0)): parse_schema(one, names) for one in documents}
     current_schema = _int(tree.get("current-schema-id", next(iter(schemas))))
     if current_schema not in schemas:
         raise malformed(table, f"it has no schema {current_schema}, which is its current one")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.schema.types import (
     COLUMN_MAPPING_ID,
     COLUMN_MAPPING_NAME,
@@ -20,6 +19,7 @@ from delta_sharing_spark.schema.types import (
     Map,
     Primitive,
     Struct,
+    Unreadable,
 )
 
 _PRIMITIVES = {
@@ -38,6 +38,8 @@ _PRIMITIVES = {
     "variant": "variant",
 }
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
+#: Characters of an unknown type that errors name.
+_LONGEST_NAME = 60
 _FIXED = re.compile(r"fixed\[[0-9]+\]")
 
 #: Names of a field in files without ids, and those of the fields within it, by id.
@@ -61,8 +63,8 @@ def physical_name(field_id: int) -> str:
     return f"_{field_id}"
 
 
-def parse_schema(tree: Mapping[str, Any], names: NameMapping | None, table: str) -> Struct:
-    """An Iceberg schema; a column of a type that is not read keeps ``UNREAD`` in its metadata until it is asked for.
+def parse_schema(tree: Mapping[str, Any], names: NameMapping | None) -> Struct:
+    """An Iceberg schema; types that are not read are ``Unreadable``, and refused where a load has such a column.
 
     Raises:
         KeyError, TypeError, ValueError: It is malformed.
@@ -71,31 +73,6 @@ def parse_schema(tree: Mapping[str, Any], names: NameMapping | None, table: str)
     if not isinstance(kind, Struct):
         raise TypeError("a schema is a struct")
     return kind
-
-
-#: Key of a column's metadata: the name of its type, or of one within it, that is not read.
-UNREAD = "iceberg.unread"
-
-
-def readable_columns(schema: Struct, columns: Sequence[str] | None, table: str) -> Struct:
-    """The schema without columns of types that are not read, where ``columns`` leaves them out.
-
-    Raises:
-        UnsupportedFeatureError: One of them is to be read; names it and its type.
-    """
-    asked = None if columns is None else {name.partition(".")[0].strip("`").lower() for name in columns}
-    kept = []
-    for column in schema.fields:
-        unread = column.metadata.get(UNREAD)
-        if unread is None:
-            kept.append(column)
-        elif asked is None or column.name.lower() in asked:
-            raise UnsupportedFeatureError(
-                f"column {column.name!r} of the Iceberg table {table} is of the type {unread}, which this reader does not read; "
-                f"leave the column out with the option 'columns'",
-                features=(str(unread),),
-            )
-    return Struct(tuple(kept))
 
 
 def _type(tree: Any, names: NameMapping | None, depth: int) -> DataType:
@@ -107,12 +84,10 @@ def _type(tree: Any, names: NameMapping | None, depth: int) -> DataType:
         if _FIXED.fullmatch(tree):
             return Primitive("binary")
         known = _PRIMITIVES.get(tree)
-        if known is None:
-            raise _UnreadType(tree)
-        return Primitive(known)
+        return Unreadable(tree[:_LONGEST_NAME]) if known is None else Primitive(known)
     match tree["type"]:
         case "struct":
-            fields = tuple(_field(one, names, depth, is_column=depth == 0) for one in tree["fields"])
+            fields = tuple(_field(one, names, depth) for one in tree["fields"])
             if len({one.name for one in fields}) < len(fields):
                 raise ValueError("two fields of one name")
             return Struct(fields)
@@ -122,14 +97,10 @@ def _type(tree: Any, names: NameMapping | None, depth: int) -> DataType:
             key, value = _type(tree["key"], names, depth + 1), _type(tree["value"], names, depth + 1)
             return Map(key, value, not tree["value-required"])
         case other:
-            raise _UnreadType(str(other))
+            return Unreadable(str(other)[:_LONGEST_NAME])
 
 
-class _UnreadType(ValueError):
-    """A type that is not read; the message is its name."""
-
-
-def _field(tree: Mapping[str, Any], names: NameMapping | None, depth: int, *, is_column: bool) -> Field:
+def _field(tree: Mapping[str, Any], names: NameMapping | None, depth: int) -> Field:
     number, name = tree["id"], tree["name"]
     if type(number) is not int or not isinstance(name, str):
         raise TypeError("a field has an id and a name")
@@ -140,11 +111,6 @@ def _field(tree: Mapping[str, Any], names: NameMapping | None, depth: int, *, is
         metadata[NAMES_IN_FILES] = names.get(number, ())
     if tree.get("initial-default") is not None:
         metadata[INITIAL_DEFAULT] = tree["initial-default"]
-    try:
-        kind = _type(tree["type"], names, depth + 1)
-    except _UnreadType as unread:
-        if not is_column:
-            raise
-        kind, metadata = Primitive("binary"), {**metadata, UNREAD: str(unread)[:40]}
+    kind = _type(tree["type"], names, depth + 1)
     required = tree.get("required", False)
     return Field(name, kind, not required, metadata)

@@ -47,13 +47,13 @@ from delta_sharing_spark.access.iceberg.metadata import (
     parse_metadata,
 )
 from delta_sharing_spark.access.iceberg.pruning import PartitionPruner
-from delta_sharing_spark.access.iceberg.schema import UNREAD, physical_name, readable_columns
+from delta_sharing_spark.access.iceberg.schema import physical_name
 from delta_sharing_spark.access.planned_files import FileList, live_rows
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.schema.types import Field, inner_fields
+from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import ObjectSource
@@ -119,7 +119,6 @@ class IcebergTable(OpenTable):
             # A branch is read by the table's schema, as the newest snapshot is (Iceberg, "Snapshot References").
             if as_of != AsOf() or (ref is not None and not is_branch):
                 schema = metadata.schema_of(snapshot)
-        schema = readable_columns(schema, self._negotiated.options.columns, self._table)
         shape = TableShape(metadata.id, schema, (), "id", may_have_vectors=metadata.version > 1)
         return TableState(found, shape)
 
@@ -200,7 +199,7 @@ class IcebergTable(OpenTable):
         for number in sorted(schemas, key=lambda one: (one == self._metadata.current_schema, one), reverse=True):
             for column in schemas[number].fields:
                 if column.field_id == field_id:
-                    if UNREAD in column.metadata or inner_fields(column.type):
+                    if isinstance(column.type, Unreadable) or inner_fields(column.type):
                         break
                     return replace(column, name=physical_name(field_id), nullable=True)
         raise UnsupportedFeatureError(

@@ -27,8 +27,11 @@ _BY_PROPERTY = (
     ("delta.appendOnly", "true", "appendOnly", False),
 )
 #: A type in a schema's JSON.
-_TYPE_NAME = re.compile(r'"(?:t|elementT|keyT|valueT)ype": "(\w+)"')
-_BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+_TYPE_NAME = re.compile(r'"(?:t|elementT|keyT|valueT)ype": "(\w+)')
+_BY_TYPE = {
+    "timestamp_ntz": "timestampNtz", "variant": "variantType", "geometry": "geospatial", "geography": "geospatial",
+    "timestamp_nanos": "timestampNanos", "interval": "intervalTypes",
+}  # fmt: skip
 
 
 def protocol_body(protocol: Protocol) -> dict[str, Any]:

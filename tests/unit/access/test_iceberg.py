@@ -317,9 +317,7 @@ def test_columns_of_other_types_refuse_themselves(catalog: SqlCatalog, server: S
     )  # fmt: skip
     shared(server, table)
     client = client_of(server)
-    with pytest.raises(
-        UnsupportedFeatureError, match=r"column 'clock' of the Iceberg table s\.db\.t is of the type time"
-    ):
+    with pytest.raises(UnsupportedFeatureError, match=r"'clock'.*time"):
         client.table("s.db.t").to_arrow()
     found = client.table("s.db.t").scan(columns=["id", "u", "x"]).to_arrow()
     assert found.to_pylist() == [{"id": 1, "u": str(one), "x": b"abc"}, {"id": 2, "u": None, "x": None}]

@@ -108,18 +108,16 @@ def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, 
 
 
 FORKED = """
-import multiprocessing
-from delta_sharing_spark.network.connections import CLOSED_AT_EXIT
+import os, sys
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT
 class Read:
     def __init__(self, whose):
         self.close = lambda: print(f"closed {whose}", flush=True)
-def work():
-    global own
-    own = CLOSED_AT_EXIT.add(Read("the child's"))
 reads = CLOSED_AT_EXIT.add(Read("the parent's"))
-child = multiprocessing.get_context("fork").Process(target=work)
-child.start()
-child.join()
+if not (child := os.fork()):
+    own = CLOSED_AT_EXIT.add(Read("the child's"))
+    sys.exit()
+os.waitpid(child, 0)
 print("parent", flush=True)
 """
 

@@ -10,7 +10,8 @@ import pytest
 from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import gateway as gateways
-from delta_sharing_spark.native.table_index import COUNTED, TableIndex
+from delta_sharing_spark.native.plan import COUNTED
+from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
@@ -60,12 +61,13 @@ def test_rows(
 def test_listings_of_a_feed(feeds: dict[str, tuple[SharingClient, list[str], int]], way: str) -> None:
     """Filters leave files out, counts need statistics of all, and an end by the clock is looked up once."""
     client, named, _ = feeds["change files"]
+    number = list(FEEDS).index("change files")
     if way not in named:
         pytest.skip("a server does not share it so")
     running = gateways.Gateway()
     try:
         for bounds in ({"starting_version": 0}, {"starting_timestamp": moment(0), "ending_timestamp": moment(3)}):
-            opener, load = client.table("s.d.t0").changes(**bounds, **WAYS[way]).opened()
+            opener, load = client.table(f"s.d.t{number}").changes(**bounds, **WAYS[way]).opened()
             index = running.open(TableIndex(load, opener, running), lambda: False)
             index.begin()
             native, listing = index.listed((), (None, None))

@@ -27,11 +27,12 @@ from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
-from delta_sharing_spark.native.files import _all_at_once, _MemberFile
+from delta_sharing_spark.native.files import _all_at_once
 from delta_sharing_spark.native.layout import lay_out, lay_out_together
-from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.native.plan import COUNTED, NativePlan, StepAsideError
+from delta_sharing_spark.native.rewriting import FetchedFile
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.thrift import read_struct, write_struct
@@ -153,7 +154,7 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             scan = SharingClient(server.profile()).table("s.d.t").scan(columns=["id"])
         with served(scan) as (_, plan, address):
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
-            with caplog.at_level(logging.INFO, "delta_sharing_spark.native.files"):
+            with caplog.at_level(logging.INFO, "delta_sharing_spark.native"):
                 reasons(plan)
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
@@ -349,7 +350,7 @@ def test_small_files_are_fetched_ahead_however_many_were_read(
                 future.result()
             assert len(held._shown) < 24
             assert [request.kind for request in server.requests].count("data") == 48, "each is fetched once"
-            assert not any(isinstance(kept, _MemberFile) for kept in gc.get_objects()), "bytes are held twice"
+            assert not any(isinstance(kept, FetchedFile) for kept in gc.get_objects()), "bytes are held twice"
         assert held._memory == held._memory_spent == 0
 
 
@@ -438,7 +439,7 @@ def test_a_limit_has_the_rows_of_the_python_source(client: SharingClient, number
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow()), limit
             assert plan.report.files <= whole.plan().report.files
             assert plan.planned is not None
-            counted = NativePlan(scan.opened()[1], plan.planned, counts_only=True)
+            counted = NativePlan(scan.opened()[1], plan.planned, counts=COUNTED)
             assert sum(file.rows or 0 for file in counted.files) == min(limit, rows)
 
 

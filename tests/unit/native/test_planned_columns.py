@@ -17,7 +17,7 @@ from delta_sharing_spark.native import budget, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan_reader import LEAVES, Doubt, FilePass
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
-from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.network.process_end import OpenOnes
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle

@@ -1,0 +1,175 @@
+"""Begins the threads of reads, and ends what is open with the process: once every thread has ended that Python waits for, other reads
+are broken off, and the threads that wait for their rows stay where they are, without an error that nobody could read."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+#: Seconds that the end of a process waits for threads whose reads it broke off; between two looks at them.
+_PATIENCE, _LOOK = 2.0, 0.002
+#: Seconds in which threads that have a batch at hand come back for the next one.
+_GRACE = 0.02
+
+
+class Closable(Protocol):
+    """What can be closed while other threads use it."""
+
+    def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=Closable)
+_I = TypeVar("_I")
+_OVER: Any = object()
+
+
+class OpenOnes(Generic[_T]):
+    """Weak references to the open resources of one owner, to close them together. Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with no resource, and close none."""
+        self._lock = threading.RLock()  # the garbage collector may close what the thread is adding to
+        #: By id, for a resource need not be hashable.
+        self._open: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
+        self._is_closed = False
+
+    def add(self, one: _T) -> _T:
+        """Add a resource, and return it; it is closed at once where the others have been closed."""
+        with self._lock:
+            self._open[id(one)] = one
+            is_closed = self._is_closed
+        if is_closed:
+            one.close()
+        return one
+
+    def close(self) -> None:
+        """Close all resources, and each that is added later."""
+        with self._lock:
+            self._is_closed = True
+        self.close_open()
+
+    def close_open(self) -> bool:
+        """Close the resources that are open now; returns whether there were any."""
+        with self._lock:
+            still_open = list(self._open.values())
+        for one in still_open:
+            one.close()
+        return bool(still_open)
+
+
+#: Resources with threads of their own. They are closed at the end of the process.
+CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
+#: Threads that ``start`` began; threads that are within ``awaiting``, by their ids.
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_awaiting: set[int] = set()
+_is_ending = False
+
+
+def start(thread: threading.Thread, *, is_awaited: bool = True) -> bool:
+    """Start a daemon thread.
+
+    Args:
+        is_awaited: Whether the end of the process waits a moment for it, as for threads that end with what is closed then.
+
+    Returns:
+        False where the interpreter starts no thread any more (Python 3.12, as soon as the main thread has ended): the caller
+        does the thread's work.
+
+    Raises:
+        RuntimeError: The system gives no more threads.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if "interpreter shutdown" in str(error):
+            return False
+        raise
+    if is_awaited:
+        _threads.add(thread)
+    return True
+
+
+def start_thread(work: Callable[[], object], name: str, *, is_awaited: bool = True) -> bool:
+    """Start a daemon thread that does some work; as ``start``."""
+    return start(threading.Thread(target=work, name=name, daemon=True), is_awaited=is_awaited)
+
+
+@contextmanager
+def awaiting() -> Iterator[None]:
+    """Within this context a thread waits for others. At the end of the process it waits for ever.
+
+    Python ends such a thread, which is a daemon, with the process. An error of what was broken off would be printed, and
+    a thread that Python ends within a library's own frames may take the whole process with it.
+    """
+    try:
+        _awaiting.add(threading.get_ident())
+        yield
+    finally:
+        _awaiting.discard(threading.get_ident())
+        stay_at_end()
+
+
+def awaited(items: Generator[_I, None, None]) -> Generator[_I, None, None]:
+    """The same items for a caller in a library's frames, by a thread that is ``awaiting`` until each of them is there."""
+    with closing(items):
+        while True:
+            with awaiting():
+                item = next(items, _OVER)
+            if item is _OVER:
+                return
+            yield item
+
+
+def is_ending() -> bool:
+    """Whether the process is ending, and no thread is left that Python waits for."""
+    return _is_ending
+
+
+def stay_at_end() -> None:
+    """Wait for ever where the process is ending and the thread is neither the main one nor of a read, whose owner waits."""
+    if _is_ending:
+        thread = threading.current_thread()
+        if thread is not threading.main_thread() and thread not in _threads:
+            _awaiting.discard(threading.get_ident())
+            never = threading.Lock()
+            never.acquire()
+            never.acquire()
+
+
+def _end() -> None:
+    """Break off what is open, and wait a moment for its threads: none should run while the interpreter is taken down."""
+    global _is_ending
+    _is_ending = True
+    had_any = CLOSED_AT_EXIT.close_open()
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until and (_awaiting or any(thread.is_alive() for thread in list(_threads))):
+        time.sleep(_LOOK)
+        CLOSED_AT_EXIT.close_open()  # what a thread opened that had not noticed
+    if had_any:
+        time.sleep(_GRACE)
+
+
+# Called when all threads have ended that are no daemons: what they read is read to its end.
+atexit.register(_end)
+
+
+def _begin_in_fork() -> None:
+    """Begin anew in a forked process: its parent's threads are not there, and its parent still uses what is open."""
+    global _is_ending
+    CLOSED_AT_EXIT.forget()
+    _threads.clear()
+    _awaiting.clear()
+    _is_ending = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_fork)

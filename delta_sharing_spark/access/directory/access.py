@@ -366,7 +366,8 @@ class DirectoryAccess(FileAccess):
     def outlasts_planning(self, task: FileTask) -> bool:
         issuer = self.issuer
         # A carried token may have ended: storage's are then asked for with the driver's, in time.
-        is_renewed = issuer is not None and not (isinstance(issuer, SharingIssuer) and issuer.profile.carried)
+        profile: Profile | None = getattr(issuer, "profile", None)
+        is_renewed = issuer is not None and not (profile is not None and profile.carried)
         return is_renewed or all(time.time() < token.renew_at for token in self.tokens)
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> DirectoryAccess:

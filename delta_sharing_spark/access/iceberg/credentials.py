@@ -13,6 +13,7 @@ from delta_sharing_spark.network.hosts import is_local_address, is_loopback, is_
 from delta_sharing_spark.network.http import NetworkSettings, parse_count
 from delta_sharing_spark.network.urls import UrlError, parse_url
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
 
@@ -30,6 +31,11 @@ class CatalogIssuer:
     def settings(self) -> NetworkSettings:
         """How long it asks."""
         return self.catalog.settings
+
+    @property
+    def profile(self) -> Profile:
+        """The recipient it asks as."""
+        return self.catalog.profile
 
     def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request, of whose answer the credentials alone are looked at."""

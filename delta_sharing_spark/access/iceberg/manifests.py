@@ -94,7 +94,7 @@ def read_manifest(data: bytes | memoryview, manifest: Manifest, *, with_statisti
     for record in _records(data, manifest.path, dropped):
         try:
             entry = _entry(record, manifest)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise corrupt(manifest.path, f"an entry is malformed ({type(error).__name__})") from None
         if entry is not None:
             _refuse_encrypted(entry.tree.get("key_metadata"), entry.path)
@@ -105,7 +105,9 @@ def _entry(record: Mapping[str, Any], manifest: Manifest) -> Entry | None:
     status = _count(record["status"])
     if status == _DELETED:
         return None
-    file = record["data_file"]
+    file, partition = record["data_file"], record["data_file"].get("partition") or {}
+    if not isinstance(partition, dict):
+        raise TypeError("a partition is a record")
     sequence = record.get("sequence_number")
     if sequence is None:
         if status != _ADDED and manifest.sequence != 0:
@@ -121,7 +123,7 @@ def _entry(record: Mapping[str, Any], manifest: Manifest) -> Entry | None:
         _count(file["record_count"]),
         content,
         manifest.spec_id,
-        file.get("partition") or {},
+        partition,
         _count(sequence),
         file,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ ICEBERG = "/iceberg"
 _TABLE = re.compile(r"/namespaces/([^/]+)/tables/([^/]+)(/credentials)?")
 _TABLES = re.compile(r"/namespaces/([^/]+)/tables")
 
+#: Properties of a table, or what makes them anew.
+Properties = Mapping[str, str] | Callable[[], Mapping[str, str]]
+
 
 @dataclass(slots=True)
 class IcebergTable:
@@ -26,13 +29,13 @@ class IcebergTable:
     Attributes:
         metadata_location: Where its newest metadata document lies, for clients.
         metadata_path: The same document, a local file.
-        config: Properties that are vended with it.
+        config: Properties that are vended with it, or what makes them anew for each answer.
         storage_credentials: Prefixes with properties of their own.
     """
 
     metadata_location: str
     metadata_path: str
-    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: Properties = field(default_factory=dict, repr=False)
     storage_credentials: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
 
@@ -98,7 +101,7 @@ class IcebergCatalog:
             {
                 "metadata-location": table.metadata_location,
                 "metadata": metadata,
-                "config": dict(table.config),
+                "config": _properties(table.config),
                 "storage-credentials": _listed(table),
             }
         )
@@ -113,8 +116,12 @@ class IcebergCatalog:
         return json_response(tree)
 
 
+def _properties(config: Properties) -> dict[str, str]:
+    return dict(config() if callable(config) else config)
+
+
 def _listed(table: IcebergTable) -> list[dict[str, Any]]:
-    return [{"prefix": one["prefix"], "config": dict(one["config"])} for one in table.storage_credentials]
+    return [{"prefix": one["prefix"], "config": _properties(one["config"])} for one in table.storage_credentials]
 
 
 def _error(status: int, kind: str, message: str) -> Response:

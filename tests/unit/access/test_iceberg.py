@@ -167,6 +167,47 @@ def test_few_files_of_many_are_opened(catalog: SqlCatalog, server: SharingServer
     assert plan.to_arrow().to_pydict() == {"id": [27], "part": [5]}
 
 
+def test_a_column_of_a_name_that_was_dropped_is_another_one(catalog: SqlCatalog, server: SharingServer) -> None:
+    """Schemas that look alike do not share what was found out about a file's columns."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", LongType()))
+    table = catalog.create_table("db.t", schema)
+    table.append(pa.table({"id": pa.array([1], pa.int64()), "x": pa.array([10], pa.int64())}))
+    first = table.current_snapshot().snapshot_id
+    with table.update_schema() as update:
+        update.delete_column("x")
+    with table.update_schema() as update:
+        update.add_column("x", LongType())
+    shared(server, catalog.load_table("db.t"))
+    source = client_of(server).table("s.db.t")
+    for _ in range(2):
+        assert source.scan(version=first).to_arrow().to_pylist() == [{"id": 1, "x": 10}]
+        assert source.to_arrow().to_pylist() == [{"id": 1, "x": None}]
+
+
+def test_executors_of_carry_profile_false_cannot_ask(catalog: SqlCatalog, server: SharingServer) -> None:
+    import pickle
+
+    shared(server, plain(catalog))
+    kept, carried = (client_of(server).table("s.db.t").scan(carryProfile=carry).plan() for carry in (False, True))
+    assert server.token not in repr(carried.access)
+    assert server.token.encode() not in pickle.dumps(kept.splits[0])
+    assert server.token.encode() in pickle.dumps(carried.splits[0])
+
+
+def test_a_token_of_an_own_identity_is_not_shown_to_another_host(server: SharingServer, tmp_path: Path) -> None:
+    """The recipient confirms the endpoint; the catalog is named by the profile alone."""
+    file = tmp_path / "token"
+    file.write_text("own-token")
+    profile = {
+        "shareCredentialsVersion": 1,
+        "endpoint": server.endpoint,
+        "icebergEndpoint": "http://127.0.0.1:1/iceberg",
+    }
+    client = SharingClient(profile, bearerTokenFile=str(file), identityEndpoint=server.endpoint, accessMode="iceberg")
+    with pytest.raises(AccessModeError, match="is not shown a token of your own identity or key"):
+        client.table("s.db.t").to_arrow()
+
+
 def test_a_table_that_is_also_delta_is_read_as_delta(
     catalog: SqlCatalog, server: SharingServer, tmp_path: Path
 ) -> None:

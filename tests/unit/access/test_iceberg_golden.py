@@ -10,26 +10,24 @@ import pytest
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import CredentialError, UnsupportedFeatureError, VersionError
-from tests.support.iceberg_lake import STORED, Lake, served_lake
+from support.iceberg_lake import STORED, IcebergLake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from delta_sharing_spark.testing.server import SharingServer
 
 ANSWERS = sorted(path.stem for path in (STORED / "answers").glob("*.parquet"))
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[SharingServer, Lake]]:
-    with served_lake() as both:
-        yield both
+def lake() -> Iterator[IcebergLake]:
+    with IcebergLake() as running:
+        yield running
+        assert not running.failures
 
 
 @pytest.fixture
-def client(served: tuple[SharingServer, Lake]) -> SharingClient:
-    served[1].requests.clear()
-    return SharingClient(served[0].profile())
+def client(lake: IcebergLake) -> SharingClient:
+    return SharingClient(lake.profile())
 
 
 def rows(table: Any) -> list[str]:
@@ -57,7 +55,7 @@ def test_conditions_leave_the_rows_that_pass(client: SharingClient, name: str) -
         values = sorted(
             {value for value in expected[column.name].to_pylist() if isinstance(value, int | str)}, key=repr
         )
-        for value in [values[0], values[len(values) // 2], values[-1]] if values else []:
+        for value in {values[0], values[len(values) // 2]} if values else ():
             text = f"'{value}'" if isinstance(value, str) else str(value).lower()
             for operator, passes in (
                 ("=", lambda a, b: a == b),
@@ -84,14 +82,13 @@ def test_counts_are_those_of_the_rows(client: SharingClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["positions", "equality", "specs", "everything"])
-def test_credentials_may_end_at_any_request(served: tuple[SharingServer, Lake], name: str) -> None:
-    server, lake = served
+def test_credentials_may_end_at_any_request(lake: IcebergLake, name: str) -> None:
     expected = rows(pq.ParquetFile(STORED / "answers" / f"{name}.parquet").read())
-    lake.requests.clear()
-    SharingClient(server.profile()).table(f"s.db.{name}").to_arrow()
-    for ends in range(len(lake.requests)):
+    lake.reset_metrics()
+    SharingClient(lake.profile()).table(f"s.db.{name}").to_arrow()
+    for ends in range(lake.count("data") + lake.count("log")):
         lake.ends = ends
-        assert rows(SharingClient(server.profile()).table(f"s.db.{name}").to_arrow()) == expected, ends
+        assert rows(SharingClient(lake.profile()).table(f"s.db.{name}").to_arrow()) == expected, ends
     lake.ends = None
 
 
@@ -109,13 +106,12 @@ def test_change_feeds_are_refused_by_name(client: SharingClient) -> None:
         client.table("s.db.history").changes(0).to_arrow()
 
 
-def test_a_file_outside_of_what_is_vended_is_not_opened(served: tuple[SharingServer, Lake]) -> None:
-    server, lake = served
-    table = server.iceberg.tables["s", "db", "plain"]
-    table.storage_credentials = [{"prefix": "s3://lake/db/plain/metadata", "config": lake.config}]
+def test_a_file_outside_of_what_is_vended_is_not_opened(lake: IcebergLake) -> None:
+    table = lake.iceberg.tables["s", "db", "plain"]
+    table.storage_credentials = [{"prefix": "s3://lake/db/plain/metadata", "config": lake.vended}]
     try:
         with pytest.raises(CredentialError, match="lies outside"):
-            SharingClient(server.profile()).table("s.db.plain").to_arrow()
+            SharingClient(lake.profile()).table("s.db.plain").to_arrow()
     finally:
         table.storage_credentials = ()
 

@@ -219,7 +219,7 @@ class SharingClient(Recipient):
         return self.rest
 
     def _asset_storage(self) -> StorageSettings:
-        return storage_settings(parse_options({"path": "a.b.c", **self.options}))
+        return storage_settings(parse_options({"path": "a.b.c", **self.options}, is_in_spark=False))
 
     def sql(
         self,

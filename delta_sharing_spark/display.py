@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from delta_sharing_spark.errors import printable
-from delta_sharing_spark.schema.markup import html_table, text_table
+from delta_sharing_spark.schema.markup import counted, html_table, plain_sql, seconds_text, size_text, text_table
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.contract import ResolvedScan
@@ -112,12 +112,16 @@ def _cells(items: Sequence[Any], hidden: frozenset[str]) -> tuple[list[str], lis
         return ["value"], [[str(item)] for item in items]
     names = [f.name for f in fields(items[0]) if f.repr and f.name not in hidden]
     names = names[:1] + [name for name in names[1:] if any(getattr(item, name) for item in items)]
-    return names, [[_cell(getattr(item, name)) for name in names] for item in items]
+    return names, [[_cell(name, getattr(item, name)) for name in names] for item in items]
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name in ("bytes", "size"):
+        return size_text(value)
+    if name == "seconds":
+        return seconds_text(value)
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return str(value)
@@ -133,18 +137,19 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     if not report.sent:
         lines.append("sent       no hints" + (": there is no where" if scan.predicate is None else ""))
     for part in _unsent(report, scan):
-        lines.append(f"not sent   {part}: the protocol's hints have no words for it; files are skipped here")
+        lines.append(f"not sent   {plain_sql(part)}: the protocol's hints have no words for it; files are skipped here")
     if report.fallback is not None:
         lines.append(f"asked      {report.fallback}")
-    lines.append(f"listed     {report.listed} files")
+    lines.append(f"listed     {counted(report.listed, 'file')}")
     for rule, count in report.skipped.items():
-        lines.append(f"skipped    {count} files by {rule}")
-    lines.append(f"to read    {report.files} files, {report.bytes:,} bytes, in {len(planned.splits)} splits")
+        lines.append(f"skipped    {counted(count, 'file')} by {rule}")
+    files, splits = counted(report.files, "file"), counted(len(planned.splits), "split")
+    lines.append(f"to read    {files}, {size_text(report.bytes)}, in {splits}")
     lines.append(f"columns    {', '.join(scan.output.names)}")
     if scan.predicate is not None:
-        lines.append(f"where      {scan.predicate}")
+        lines.append(f"where      {plain_sql(str(scan.predicate))}")
         for part in report.unhelpful:
-            lines.append(f"           no file can be skipped by {part}; it filters rows")
+            lines.append(f"           no file can be skipped by {plain_sql(part)}; it filters rows")
     return "\n".join(printable(line, one_line=True) for line in lines)
 
 

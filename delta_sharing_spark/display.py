@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from delta_sharing_spark.errors import printable
@@ -17,11 +18,31 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.contract import ResolvedScan
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan
     from delta_sharing_spark.schema.types import Struct
+    from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 _T = TypeVar("_T")
 _SHOWN = 100
 #: Seconds that a read may take before its progress is shown.
 _PROGRESS_DELAY = 1.0
+#: Of an explanation: the width of the column of labels, and the labels.
+_LABEL = 11
+_LABELS = frozenset(
+    (
+        "",
+        "table",
+        "access",
+        "sent",
+        "not sent",
+        "asked",
+        "listed",
+        "skipped",
+        "to read",
+        "columns",
+        "where",
+        "engine",
+        "scan",
+    )
+)
 #: What listings show on demand only.
 _ON_DEMAND = frozenset(
     {"id", "share_id", "location", "storage_location", "auxiliary_locations", "properties", "display_name"}
@@ -87,12 +108,37 @@ class TableVersion:
 
 
 class Explanation(str):
-    """A text of several lines that a notebook shows as it is printed."""
+    """A text of several lines that a notebook shows as a table; lines that are no label and text stand below it."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        rows, rest = [], []
+        for line in self.split("\n"):
+            label = line[:_LABEL].strip()
+            if label in _LABELS and line[_LABEL - 1 : _LABEL] in (" ", ""):
+                rows.append([label, line[_LABEL:]])
+            else:
+                rest.append(line)
+        table = html_table([], rows) if rows else ""
+        return table + (f"<pre>{escape(chr(10).join(rest))}</pre>" if rest else "")
+
+
+def table_html(table: str, head: TableSnapshotHead) -> str:
+    """A table as HTML: its version, size, files and description, as far as the server tells them, and its columns."""
+    from delta_sharing_spark.access.contract import shape_of
+
+    metadata = head.metadata
+    facts = [
+        table if head.version is None else f"{table}, version {head.version}",
+        *([] if metadata.size is None else [size_text(metadata.size)]),
+        *([] if metadata.num_files is None else [counted(metadata.num_files, "file")]),
+    ]
+    schema = shape_of(head.protocol, metadata, table).schema
+    return schema_html(schema, ", ".join(facts) + (f". {metadata.description}" if metadata.description else ""))
 
 
 def schema_html(schema: Struct, caption: str) -> str:

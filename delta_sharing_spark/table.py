@@ -30,7 +30,7 @@ from delta_sharing_spark.display import (
     counting,
     explanation,
     scan_html,
-    schema_html,
+    table_html,
 )
 from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
@@ -297,8 +297,8 @@ class SharedTable(RecipientTable, RowSource):
         return Listing(Column(*row) for row in self.schema.rows())
 
     def _repr_html_(self) -> str:
-        """The table's columns; a table that cannot be read is an error."""
-        return schema_html(self.schema, str(self.name))
+        """The newest version's number, size, files, description and columns; a table that cannot be read is an error."""
+        return table_html(str(self.name), self.snapshot_head())
 
     def scan(
         self,

@@ -69,7 +69,8 @@ conditions.
 
 ## Time zones
 
-What names no zone is read in `timeZone`, else in the session's zone (`spark.sql.session.timeZone`):
+A time that names no zone is read in the zone of the option `timeZone`. Without that option it is read in the session's zone
+(`spark.sql.session.timeZone`), as far as that is known:
 
 | Where | Moments (`timestampAsOf`, ...) and literals of `where` | Partition values |
 |---|---|---|

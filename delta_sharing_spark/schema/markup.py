@@ -40,12 +40,12 @@ def size_text(nbytes: int) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time, to the millisecond below ten seconds.
+    """A time, to the millisecond below a second.
 
     >>> seconds_text(0.004340253999544075), seconds_text(83.21)
     ('0.004 s', '83.2 s')
     """
-    return f"{seconds:.3f} s" if seconds < 10 else f"{seconds:,.1f} s"
+    return f"{seconds:.3f} s" if seconds < 0.9995 else f"{seconds:,.1f} s"
 
 
 def plain_sql(condition: str) -> str:

@@ -36,6 +36,7 @@ from delta_sharing_spark.options.declared import warn_of_stream_options
 from delta_sharing_spark.schema.types import merge, parse_schema, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+from delta_sharing_spark.spark.entrances import READ_ONLY
 from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
@@ -46,6 +47,12 @@ from delta_sharing_spark.storage.profile_files import only_spark_reads
 _Load = Callable[..., Any]
 _log = logging.getLogger(__name__)
 
+#: PySpark's writers, and their methods that name a format.
+_WRITERS = (
+    ("readwriter", "DataFrameWriter", "format"),
+    ("readwriter", "DataFrameWriterV2", "using"),
+    ("streaming.readwriter", "DataStreamWriter", "format"),
+)
 #: What every text with an address holds.
 _ADDRESS = re.compile(r"deltasharing`?\s*\.\s*`", re.IGNORECASE)
 #: How a statement begins that reads tables when it is run; what a view reads must be there whenever the view is read.
@@ -97,8 +104,23 @@ def _stand_in(spark: Any, name: str) -> None:
             for module, reader in (("readwriter", "DataFrameReader"), ("streaming.readwriter", "DataStreamReader")):
                 kind = getattr(import_module(f"{package}.{module}"), reader)
                 kind.load = _loading(kind.load, is_stream=reader == "DataStreamReader")
+            for module, writer, method in _WRITERS:
+                kind = getattr(import_module(f"{package}.{module}"), writer)
+                setattr(kind, method, _refusing(getattr(kind, method)))
             session = import_module(f"{package}.session").SparkSession
             session.sql = _with_addresses(session.sql)
+
+
+def _refusing(naming: Callable[..., Any]) -> Callable[..., Any]:
+    """PySpark's method of a writer that names its format, which refuses ours where it is named and not when rows are there."""
+
+    @functools.wraps(naming)
+    def refusing(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(source, str) and source.lower() in _formats:
+            raise ConfigError(READ_ONLY)
+        return naming(self, source, *args, **kwargs)
+
+    return short_traceback(refusing)
 
 
 def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:

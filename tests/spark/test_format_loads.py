@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.readwriter import DataFrameReader
 
 import delta_sharing_spark
-from delta_sharing_spark.errors import DeltaSharingError, OptionError
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, OptionError
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -167,6 +167,22 @@ def test_another_name_and_undoing(spark: Any, address: str, monkeypatch: pytest.
         delta_sharing_spark.register(spark, engine="python")
     assert DataFrameReader.load is own
     assert not is_lane(spark.read.format("deltaSharing").load(address))
+
+
+@pytest.mark.connect
+def test_writes_are_refused_where_the_format_is_named(spark: Any, tmp_path: Path) -> None:
+    delta_sharing_spark.register(spark, engine="python")
+    frame, rows = spark.range(3), spark.readStream.format("rate").load()
+    for write in (
+        lambda: frame.write.format("DeltaSharing"),
+        lambda: frame.write.mode("append").save(str(tmp_path / "t"), format="deltaSharing"),
+        lambda: frame.writeTo("written").using("deltaSharing"),
+        lambda: rows.writeStream.format("deltaSharing"),
+    ):
+        with pytest.raises(ConfigError, match=r"^Delta Sharing is read-only: .* write to a table of your own"):
+            write()
+    frame.write.format("parquet").save(str(tmp_path / "p"))
+    assert spark.read.parquet(str(tmp_path / "p")).count() == 3
 
 
 def test_a_session_that_takes_no_setting_keeps_the_python_source(

@@ -105,10 +105,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in map(_anchor, headings), target
 
 
-def test_the_page_of_migrating_tells_every_setting_of_the_jvm_connector() -> None:
+def test_the_page_of_the_jvm_connector_tells_every_setting_of_the_jvm_connector() -> None:
     from delta_sharing_spark.spark.jvm_settings import JVM_SETTINGS
 
-    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "jvm-connector.md").read_text(encoding="utf-8")
     for name, setting in JVM_SETTINGS.items():
         options = "`, `".join(setting.text.split(", "))
         here = f"option `{options}`" if setting.word == "option" else f"{setting.word}: {setting.text}"

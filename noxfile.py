@@ -332,7 +332,7 @@ def peers(session: nox.Session) -> None:
 def beside_jvm(session: nox.Session) -> None:
     """The same 156 jobs by the JVM connector and by this one, rows or errors compared; by hand, with JVM_PEER built.
 
-    ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/migrating.md.
+    ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/jvm-connector.md.
     """
     env = spark_environment(session)
     install(session, "-e", ".[server]", "pyspark[sql]==4.2.0")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, UnsupportedFeatureError
 
 #: Contents of manifests and of the files they list.
@@ -159,7 +160,7 @@ def _fastavro() -> Any:
         import fastavro
     except ImportError:
         raise ConfigError(
-            "Iceberg tables are read by fastavro, which is not installed; run pip install 'delta-sharing-spark[iceberg]'"
+            f"Iceberg tables are read by fastavro, which is not installed: {install_line('iceberg')}"
         ) from None
     return fastavro
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import http.client
 import inspect
+import itertools
 import json
 import os
 import signal

@@ -88,7 +88,7 @@ def register(spark: SparkSession, name: str | None = None, engine: str = "auto")
     """
     if checked_engine(engine) == "native" and not (reach := reach_of(spark)).is_possible:
         raise ConfigError(
-            f"register(spark, engine='native') cannot read in this session: {reach.reason}; use engine='auto'"
+            f"register(spark, engine='native') cannot read in this session: {reach.reason}; leave engine out"
         )
     register_source(spark, name)
     _stand_in(spark, name or DeltaSharingDataSource.name())

@@ -389,7 +389,7 @@ def _found_again(planned: PlannedFlight, ticket: Ticket) -> tuple[Split, ...] | 
 
 def _name(task: FileTask) -> tuple[Any, ...]:
     vectors = tuple(None if v is None else (v.unique_id, v.offset) for v in (task.deletion_vector, task.excluded))
-    return task.id, task.size, task.commit_version, task.change_type, vectors
+    return task.id, task.size, task.commit_version, task.change_type, vectors, task.deletes
 
 
 def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:

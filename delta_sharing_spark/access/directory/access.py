@@ -1,6 +1,6 @@
 """Holds storage tokens (issued for a location, kept, renewed), and opens the files of splits with them.
 
-The model of a token is Hadoop's S3A delegation token (``docs/credentials.md`` compares them point by point): it says what
+The model of a token is Hadoop's S3A delegation token (``docs/credentials-inside.md`` compares them point by point): it says what
 kind it is, where it holds, until when and where it came from, and travels with the work. Unlike there it can be
 renewed: by asking the sharing server again.
 """

@@ -297,7 +297,7 @@ def cluster(session: nox.Session) -> None:
 def yarn(session: nox.Session) -> None:
     """The native lane on Hadoop's MiniYARNCluster, which Maven fetches; ``-- --parts client --rounds 5``; Linux, as root."""
     env = spark_environment(session)
-    install(session, "-e", ".[spark,server]", "venv-pack", groups=["test-base"])
+    install(session, ".[spark,server]", "venv-pack", groups=["test-base"])  # an editable one cannot be packed
     session.run("python", "tests/yarn.py", *session.posargs, env=env)
 
 
@@ -332,7 +332,7 @@ def peers(session: nox.Session) -> None:
 def beside_jvm(session: nox.Session) -> None:
     """The same 156 jobs by the JVM connector and by this one, rows or errors compared; by hand, with JVM_PEER built.
 
-    ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/migrating.md.
+    ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/jvm-connector.md.
     """
     env = spark_environment(session)
     install(session, "-e", ".[server]", "pyspark[sql]==4.2.0")

@@ -127,7 +127,7 @@ def main() -> None:
 
     made, every = _SUITES[options.suite]
     spark = session(options.connect)
-    register(spark)
+    register(spark, engine="python")
     with tempfile.TemporaryDirectory(prefix="queries-") as directory, SharingServer() as server:
         root = Path(directory)
         profile = str(root / "config.share")

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -113,6 +114,10 @@ class SharingClient(Recipient):
         endpoint = self.profile.endpoint if url_or_none(self.profile.endpoint) else "an endpoint that is no URL"
         return f"SharingClient({endpoint!r})"
 
+    def _repr_html_(self) -> str:
+        """The server and its shares; a server that does not answer is an error."""
+        return f"<p>{escape(repr(self))}</p>" + Listing(self.rest.list_shares())._repr_html_()
+
     def last_scans(self) -> Sequence[ScanListing]:
         """What Spark's latest scans of this client's tables were answered, the newest last: filters, hints, files, bytes.
 
@@ -219,7 +224,7 @@ class SharingClient(Recipient):
         return self.rest
 
     def _asset_storage(self) -> StorageSettings:
-        return storage_settings(parse_options({"path": "a.b.c", **self.options}))
+        return storage_settings(parse_options({"path": "a.b.c", **self.options}, is_in_spark=False))
 
     def sql(
         self,

@@ -8,20 +8,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from delta_sharing_spark.errors import printable
-from delta_sharing_spark.schema.markup import html_table, text_table
+from delta_sharing_spark.schema.markup import counted, html_table, plain_sql, seconds_text, size_text, text_table
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.contract import ResolvedScan
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan
     from delta_sharing_spark.schema.types import Struct
+    from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 _T = TypeVar("_T")
 _SHOWN = 100
 #: Seconds that a read may take before its progress is shown.
 _PROGRESS_DELAY = 1.0
+#: Of an explanation: the width of the column of labels, and the labels.
+_LABEL = 11
+_LABELS = frozenset(
+    (
+        "",
+        "table",
+        "access",
+        "sent",
+        "not sent",
+        "asked",
+        "listed",
+        "skipped",
+        "to read",
+        "columns",
+        "where",
+        "engine",
+        "scan",
+    )
+)
 #: What listings show on demand only.
 _ON_DEMAND = frozenset(
     {"id", "share_id", "location", "storage_location", "auxiliary_locations", "properties", "display_name"}
@@ -87,12 +108,37 @@ class TableVersion:
 
 
 class Explanation(str):
-    """A text of several lines that a notebook shows as it is printed."""
+    """A text of several lines that a notebook shows as a table; lines that are no label and text stand below it."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        rows, rest = [], []
+        for line in self.split("\n"):
+            label = line[:_LABEL].strip()
+            if label in _LABELS and line[_LABEL - 1 : _LABEL] in (" ", ""):
+                rows.append([label, line[_LABEL:]])
+            else:
+                rest.append(line)
+        table = html_table([], rows) if rows else ""
+        return table + (f"<pre>{escape(chr(10).join(rest))}</pre>" if rest else "")
+
+
+def table_html(table: str, head: TableSnapshotHead) -> str:
+    """A table as HTML: its version, size, files and description, as far as the server tells them, and its columns."""
+    from delta_sharing_spark.access.contract import shape_of
+
+    metadata = head.metadata
+    facts = [
+        table if head.version is None else f"{table}, version {head.version}",
+        *([] if metadata.size is None else [size_text(metadata.size)]),
+        *([] if metadata.num_files is None else [counted(metadata.num_files, "file")]),
+    ]
+    schema = shape_of(head.protocol, metadata, table).schema
+    return schema_html(schema, ", ".join(facts) + (f". {metadata.description}" if metadata.description else ""))
 
 
 def schema_html(schema: Struct, caption: str) -> str:
@@ -112,12 +158,16 @@ def _cells(items: Sequence[Any], hidden: frozenset[str]) -> tuple[list[str], lis
         return ["value"], [[str(item)] for item in items]
     names = [f.name for f in fields(items[0]) if f.repr and f.name not in hidden]
     names = names[:1] + [name for name in names[1:] if any(getattr(item, name) for item in items)]
-    return names, [[_cell(getattr(item, name)) for name in names] for item in items]
+    return names, [[_cell(name, getattr(item, name)) for name in names] for item in items]
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name in ("bytes", "size"):
+        return size_text(value)
+    if name == "seconds":
+        return seconds_text(value)
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return str(value)
@@ -133,18 +183,19 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     if not report.sent:
         lines.append("sent       no hints" + (": there is no where" if scan.predicate is None else ""))
     for part in _unsent(report, scan):
-        lines.append(f"not sent   {part}: the protocol's hints have no words for it; files are skipped here")
+        lines.append(f"not sent   {plain_sql(part)}: the protocol's hints have no words for it; files are skipped here")
     if report.fallback is not None:
         lines.append(f"asked      {report.fallback}")
-    lines.append(f"listed     {report.listed} files")
+    lines.append(f"listed     {counted(report.listed, 'file')}")
     for rule, count in report.skipped.items():
-        lines.append(f"skipped    {count} files by {rule}")
-    lines.append(f"to read    {report.files} files, {report.bytes:,} bytes, in {len(planned.splits)} splits")
+        lines.append(f"skipped    {counted(count, 'file')} by {rule}")
+    files, splits = counted(report.files, "file"), counted(len(planned.splits), "split")
+    lines.append(f"to read    {files}, {size_text(report.bytes)}, in {splits}")
     lines.append(f"columns    {', '.join(scan.output.names)}")
     if scan.predicate is not None:
-        lines.append(f"where      {scan.predicate}")
+        lines.append(f"where      {plain_sql(str(scan.predicate))}")
         for part in report.unhelpful:
-            lines.append(f"           no file can be skipped by {part}; it filters rows")
+            lines.append(f"           no file can be skipped by {plain_sql(part)}; it filters rows")
     return "\n".join(printable(line, one_line=True) for line in lines)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import AccessModeError, CredentialError, OptionError
 from delta_sharing_spark.schema.instants import show_seconds
@@ -145,7 +146,7 @@ def _gcp(secret: GcpBearer, location: Location, settings: StorageSettings, engin
             from google.oauth2.credentials import Credentials
         except ImportError:
             raise AccessModeError(
-                f"fsspec reads {location} by gcsfs, which is not installed: pip install 'delta-sharing-spark[gcs]'"
+                f"fsspec reads {location} by gcsfs, which is not installed: {install_line('gcs')}"
             ) from None
         # An object without an expiry: gcsfs sends a bare string to Google's tokeninfo, and google-auth counts a
         # token expired almost four minutes early.

@@ -30,12 +30,13 @@ from delta_sharing_spark.display import (
     counting,
     explanation,
     scan_html,
-    schema_html,
+    table_html,
 )
 from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.options import parse_options, redacted_options
+from delta_sharing_spark.options.arguments import ARGUMENTS, naming
 from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
@@ -207,7 +208,8 @@ class SharedTable(RecipientTable, RowSource):
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
         zone = {} if (known := active_zone()) is None else {"timeZone": known}
-        return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
+        with naming({"startingTimestamp": "starting_timestamp"}):
+            return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
 
     def snapshot_head(self) -> TableSnapshotHead:
         """Version, protocol and metadata of the newest version: one request."""
@@ -295,8 +297,8 @@ class SharedTable(RecipientTable, RowSource):
         return Listing(Column(*row) for row in self.schema.rows())
 
     def _repr_html_(self) -> str:
-        """The table's columns; a table that cannot be read is an error."""
-        return schema_html(self.schema, str(self.name))
+        """The newest version's number, size, files, description and columns; a table that cannot be read is an error."""
+        return table_html(str(self.name), self.snapshot_head())
 
     def scan(
         self,
@@ -422,19 +424,21 @@ class SharedTable(RecipientTable, RowSource):
     def _tokens(self, location: str | None) -> tuple[StorageToken, ...]:
         from delta_sharing_spark.access.directory.table import table_tokens
 
-        options = parse_options(self.client.load_options(self.name, {}))
+        options = parse_options(self.client.load_options(self.name, {}), is_in_spark=False)
         if options.gateway is not None:
             raise AccessModeError(f"{self} is read through a Flight gateway, which gives no storage credentials away")
         return table_tokens(self.client.profile, transport_of(options), self.name, self.snapshot_head(), location)
 
     def _storage(self) -> StorageSettings:
-        return storage_settings(parse_options(self.client.load_options(self.name, {})))
+        return storage_settings(parse_options(self.client.load_options(self.name, {}), is_in_spark=False))
 
     def _scan(self, columns: Sequence[str] | None, named: Mapping[str, object], options: Mapping[str, object]) -> Scan:
         texts = {name: option_text(value) for name, value in {**named, **options}.items() if value is not None}
         if columns is not None:
             texts["columns"] = ",".join(quoted_column(name) for name in column_names(columns))
-        return Scan(self, texts)
+        written = {name.lower() for name in options}
+        with naming({option: argument for option, argument in ARGUMENTS.items() if option.lower() not in written}):
+            return Scan(self, texts)
 
 
 def response_format(use_delta_format: bool | None) -> LoadOptions:

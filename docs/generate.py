@@ -69,14 +69,15 @@ conditions.
 
 ## Time zones
 
-What names no zone is read in `timeZone`, else in the session's zone (`spark.sql.session.timeZone`):
+A time that names no zone is read in the zone of the option `timeZone`. Without that option it is read in the session's zone
+(`spark.sql.session.timeZone`), as far as that is known:
 
 | Where | Moments (`timestampAsOf`, ...) and literals of `where` | Partition values |
 |---|---|---|
 | `to_spark`, `client.sql`, `client.query`, `client.register`, the native lane; loads after `delta_sharing_spark.register(spark)`, on Connect as well | the session's zone | the session's zone, as Delta on Spark has it |
 | `spark.read.format("deltaSharing")` alone: Spark hands the data source no setting of the session | refused, with the ways to write it | the session's zone, which tasks are told; refused in `df.rdd`, `foreach` and `toJSON`, whose tasks are not |
 | pandas, Arrow, Polars, in any thread, while the process has a Spark session | the session's zone | the session's zone |
-| the same without a session | moments are refused; literals are in UTC | UTC |
+| the same without a session | UTC; for moments the log says so once | UTC |
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)")
 #: Pages that stand at the top of the repository.
 _PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
@@ -41,6 +43,26 @@ def on_post_build(config: Any) -> None:
         text = file.read_text(encoding="utf-8")
         narrower = text.replace("76.25em", "62.5em").replace("76.234375em", "62.484375em").replace("1220px", "1000px")
         file.write_text(narrower, encoding="utf-8")
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The header's link to the repository, of which the theme would fetch the stars: nothing is fetched from elsewhere."""
+    return output.replace(' data-md-component="source"', "")
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Of tables that are stacked on a phone, each cell says which column it is of."""
+    return _TABLE.sub(_labelled, html) if 'class="stacked"' in html else html
+
+
+def _labelled(table: re.Match[str]) -> str:
+    labels = [re.sub("<.*?>", "", name) for name in re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)]
+
+    def row(cells: re.Match[str]) -> str:
+        names = iter(labels)
+        return re.sub("<td", lambda _: f'<td data-label="{escape(next(names, ""))}"', cells[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

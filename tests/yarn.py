@@ -111,9 +111,9 @@ def serve_yarn(class_path: str, directory: str) -> None:
     told = jvm.org.apache.hadoop.conf.Configuration(running.getConfig())
     written = Path(directory) / "conf"
     written.mkdir()
-    out = jvm.java.io.FileOutputStream(f"{written}/yarn-site.xml")
+    out = jvm.java.io.ByteArrayOutputStream()
     told.writeXml(out)
-    out.close()
+    (written / "yarn-site.xml").write_text(str(out.toString()).replace(">localhost:", f">{MACHINE}:"))
     (written / "core-site.xml").write_text("<configuration/>")
     (Path(directory) / "ready").touch()
     signal.pause()
@@ -121,12 +121,13 @@ def serve_yarn(class_path: str, directory: str) -> None:
 
 @contextmanager
 def names() -> Iterator[None]:
-    """In each namespace ``localhost``, as MiniYARNCluster calls itself, is the cluster's machine; loopback is 127.0.0.1 there."""
+    """On the cluster's machine ``localhost``, as MiniYARNCluster calls itself, is the address by which others reach it."""
     folders = [Path("/etc/netns") / name for name in NAMESPACES]
     known = "".join(f"{address} {name}\n" for name, address in NAMESPACES.items())
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "hosts").write_text(f"{NAMESPACES[MACHINE]} localhost\n{known}")
+        local = NAMESPACES[MACHINE] if folder.name == MACHINE else "127.0.0.1"
+        (folder / "hosts").write_text(f"{local} localhost\n{known}")
     try:
         yield
     finally:

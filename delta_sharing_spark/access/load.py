@@ -19,6 +19,7 @@ from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebac
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
 from delta_sharing_spark.options.values import count, option_text, quoted_column
+from delta_sharing_spark.schema.markup import counted, seconds_text, size_text
 from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial
 from delta_sharing_spark.sharing.address import TableName, unquoted
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -54,7 +55,7 @@ class ScanListing:
 
     Attributes:
         table, version, mode: The table, its version where the server tells, and the access mode.
-        filters: Spark's filters, as it prints them.
+        filters: Spark's filters, as SQL.
         condition: What of them leaves files out; None where nothing does.
         rows: So many rows are enough (a LIMIT); None where all are needed.
         is_counted: Whether the statistics answer, with no request to the storage, for the scan reads no column.
@@ -84,16 +85,19 @@ class ScanListing:
     is_repeated: bool
 
     def __str__(self) -> str:
-        total = "" if self.total_files is None else f" of {self.total_files}"
+        total = self.total_files
+        files = counted(self.files, "file") if total is None else f"{self.files:,} of {counted(total, 'file')}"
         hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
         together = "" if self.shown == self.files else f", shown as {self.shown}"
         if self.is_counted:
             together = ", whose rows the statistics count"
-        enough = "" if self.rows is None else f", {self.rows} rows are enough"
+        enough = (
+            "" if self.rows is None else f", {counted(self.rows, 'row')} {'is' if self.rows == 1 else 'are'} enough"
+        )
         how = "from an earlier listing" if self.is_repeated else f"sent {hints}"
         return (
-            f"{self.table} version {self.version} ({self.mode}): {self.files}{total} files, {self.bytes} bytes{together}, "
-            f"for [{', '.join(self.filters)}]{enough}; {how}; {self.listed} files listed in {self.seconds:.3f} s"
+            f"{self.table} version {self.version} ({self.mode}): {files}, {size_text(self.bytes)}{together}, "
+            f"for [{', '.join(self.filters)}]{enough}; {how}; {counted(self.listed, 'file')} listed in {seconds_text(self.seconds)}"
         )
 
 
@@ -118,7 +122,7 @@ class Recipient:
         self.engine = checked_engine(engine)
         profile = profile_source(profile)
         self.options = {name: option_text(value) for name, value in options.items()}
-        parsed = parse_options({"path": "a.b.c", **self.options})
+        parsed = parse_options({"path": "a.b.c", **self.options}, is_in_spark=False)
         if profile is None and parsed.gateway is not None:
             profile = Profile(parsed.gateway)  # which holds the recipient's own
         #: What the profile was given as; the environment may name another one by the time that Spark is given it.
@@ -322,8 +326,8 @@ class Load:
         ours = {"maxSplitBytes": _SPLIT_BYTES, "memoryBudget": str(default_budget() // WORKERS)}
         if zone is not None:
             ours["timeZone"] = zone
-        parsed = parse_options(overridden(ours, self.table.client.load_options(self.table.name, self.options)))
-        return parsed.outside_spark()
+        written = overridden(ours, self.table.client.load_options(self.table.name, self.options))
+        return parse_options(written, is_in_spark=False)
 
     def select(self, *columns: str | Sequence[str]) -> Self:
         """The same scan with these columns only, in this order: names, or one list of names.
@@ -403,14 +407,17 @@ def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> st
     return cheapest.name if cheapest else None
 
 
-def first_version_from(client: Recipient, table: TableName, moment: str, options: Mapping[str, str]) -> int:
+def first_version_from(
+    client: Recipient, table: TableName, moment: str, options: Mapping[str, str], *, is_in_spark: bool = False
+) -> int:
     """The first version at or after a moment, which is rounded up as the start of a feed is.
 
     Args:
         options: Those of a load, beside the client's; ``timeZone`` among them.
+        is_in_spark: As ``parse_options`` has it.
     """
     asked = {**options, "readChangeFeed": "true", "startingTimestamp": moment}
-    parsed = parse_options(client.load_options(table, asked))
+    parsed = parse_options(client.load_options(table, asked), is_in_spark=is_in_spark)
     return client.rest.table_version(table, iso(parsed.starting_timestamp))
 
 

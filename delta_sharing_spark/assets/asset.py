@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, short_tracebacks
-from delta_sharing_spark.schema.markup import html_table
+from delta_sharing_spark.schema.markup import html_table, size_text
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.assets import (
     AssetName,
@@ -192,7 +192,8 @@ class Asset(_Shared):
     def _repr_html_(self) -> str:
         found = list(islice(self.place.entries(deep=True), _SHOWN + 1))
         rows = [
-            [one.path, f"{one.size:,}", f"{one.modified:%Y-%m-%d %H:%M:%S}"] for one in map(shared_file, found[:_SHOWN])
+            [one.path, size_text(one.size), f"{one.modified:%Y-%m-%d %H:%M:%S}"]
+            for one in map(shared_file, found[:_SHOWN])
         ]
         note = f"the first {_SHOWN} files" if len(found) > _SHOWN else "" if found else "no files"
         return self._table_of_record() + html_table(["path", "size", "modified"], rows, note=note)

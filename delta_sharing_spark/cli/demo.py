@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.schema.markup import text_table
+from delta_sharing_spark.schema.markup import counted, seconds_text, size_text, text_table
 from delta_sharing_spark.spark.format_loads import register
 from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.sample import SampleTable, share_sample
@@ -59,7 +59,7 @@ _NEXT = """
 What to do next:
   delta-sharing-spark serve                        keeps such a server up, and prints what to paste
   delta-sharing-spark ls <profile>                 looks into a share, yours or the sample
-  delta_sharing_spark.register(spark, engine="auto"), then
+  delta_sharing_spark.register(spark), then
   spark.read.format("deltaSharing").load("<profile>#<share>.<schema>.<table>")
   docs/python.md: pandas, Polars and DuckDB without Spark; docs/streaming.md: streams"""
 
@@ -77,19 +77,19 @@ def _tour(
     _say(out, "2. Nested, with nulls at each level")
     read("customers").select("customer", "address.geo.latitude", "phones", "preferences", "rides").show(5, False)
 
-    _say(out, f"3. One query by both lanes: {_QUERY.format(table='trips')}")
+    _say(out, f"3. One query, read in both ways: {_QUERY.format(table='trips')}")
+    _say(out, "   The native lane is Spark's own Parquet reader, which reads through a gateway in this Python.")
     lanes = []
-    for engine, lane in (("python", "Python data source"), ("auto", "Spark's own reader")):
-        register(spark, engine=engine)
+    for line, lane in (('register(spark, engine="python")', "Python data source"), ("register(spark)", "native lane")):
+        register(spark, engine="auto" if lane == "native lane" else "python")
         began = time.monotonic()
         server.reset_metrics()
         read("trips").createOrReplaceTempView("trips")
         answer = spark.sql(_QUERY.format(table="trips"))
-        answer.show() if engine == "auto" else answer.collect()
+        answer.show() if lane == "native lane" else answer.collect()
         fetched = len({request.path for request in server.requests if request.kind == "data"})
-        took = f"{server.bytes_sent() / 1e6:.1f} MB", f"{time.monotonic() - began:.1f} s"
-        lanes.append([f'register(spark, engine="{engine}")', lane, f"{fetched} of {_files(tables['trips'])[0]}", *took])
-    register(spark, engine="python")
+        took = size_text(server.bytes_sent()), seconds_text(time.monotonic() - began)
+        lanes.append([line, lane, f"{fetched} of {_files(tables['trips'])[0]}", *took])
     shown = text_table(["line", "who reads", "files", "fetched", "took"], lanes)
     _say(out, "   " + shown.replace("\n", "\n   ") + "\n")
 
@@ -100,16 +100,18 @@ def _tour(
     _say(out, f"   What that read, by client.last_scans():\n   {client.last_scans()[-1]}\n")
 
     where = "started >= '2025-12-01' AND city = 'Lisbon'"
-    _say(out, "5. On a cluster the Python data source reads, and is told what is needed by options:")
-    _say(out, f"""   .option("columns", "city,fare,kilometres").option("where", "{where}")""")
-    _aggregate(out, server, read("trips", columns="city,fare,kilometres", where=where), tables["trips"])
-    _say(out, "   What client.table(...).scan(where=...).explain() says of it:\n")
-    _say(out, "   " + client.table(str(tables["trips"])).scan(where=where).explain().replace("\n", "\n   ") + "\n")
+    columns = ["city", "fare", "kilometres"]
+    register(spark, engine="python")
+    _say(out, "5. The Python data source, as where no gateway runs, is told by options what is needed:")
+    _say(out, f"""   .option("columns", "{",".join(columns)}").option("where", "{where}")""")
+    _aggregate(out, server, read("trips", columns=",".join(columns), where=where), tables["trips"])
+    _say(out, "   What client.table(...).scan(columns=..., where=...).explain() says of it:\n")
+    explained = client.table(str(tables["trips"])).scan(columns=columns, where=where).explain()
+    _say(out, "   " + explained.replace("\n", "\n   ") + "\n")
 
     _say(out, "6. The same with .option('accessMode', 'dir'): from the table's directory, with temporary credentials")
-    _aggregate(
-        out, server, read("trips", columns="city,fare,kilometres", where=where, accessMode="dir"), tables["trips"]
-    )
+    _aggregate(out, server, read("trips", columns=",".join(columns), where=where, accessMode="dir"), tables["trips"])
+    register(spark)
 
     _say(out, "7. Time travel: .option('versionAsOf', 1), or .option('timestampAsOf', '2026-02-15')")
     read("bicycles", versionAsOf=1).groupBy("state").count().show()
@@ -129,25 +131,25 @@ def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: Samp
     trips.sparkSession.sql(f"{query} GROUP BY city ORDER BY city").show()
     files, total = _files(table)
     fetched = {request.path for request in server.requests if request.kind == "data"}
-    took = f"   {time.monotonic() - began:.1f} s"
+    took = f"   {seconds_text(time.monotonic() - began)}"
     if fetched:
         _say(
             out,
-            f"{took}: {len(fetched)} of {files} files, {server.bytes_sent() / 1e6:.1f} MB of {total:.1f} MB fetched "
-            f"in {server.count('data')} requests.\n",
+            f"{took}: {len(fetched)} of {counted(files, 'file')}, {size_text(server.bytes_sent())} of {size_text(total)} "
+            f"fetched in {counted(server.count('data'), 'request')}.\n",
         )
     else:
         _say(
             out,
-            f"{took}: no file came through the server, {server.count('credentials')} request(s) for credentials; the "
-            f"table's {files} files lie in its directory.\n",
+            f"{took}: no file came through the server, {counted(server.count('credentials'), 'request')} for credentials; "
+            f"the table's {counted(files, 'file')} lie in its directory.\n",
         )
 
 
-def _files(table: SampleTable) -> tuple[int, float]:
-    """How many data files a sample has, and their megabytes."""
+def _files(table: SampleTable) -> tuple[int, int]:
+    """How many data files a sample has, and their bytes."""
     files = [path for path in Path(table.path).rglob("*.parquet") if "_delta_log" not in path.parts]
-    return len(files), sum(path.stat().st_size for path in files) / 1e6
+    return len(files), sum(path.stat().st_size for path in files)
 
 
 @contextmanager

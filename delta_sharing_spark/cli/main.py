@@ -16,10 +16,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark._version import __version__
+from delta_sharing_spark._version import __version__, install_line
 from delta_sharing_spark.cli.completion import SHELLS, completion_script
 from delta_sharing_spark.cli.terminal import fit_json, print_json, raw_output, styled, write_table
 from delta_sharing_spark.errors import (
@@ -366,6 +367,7 @@ def _download(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import download as download_files
     from delta_sharing_spark.cli.assets import parse_asset_address
     from delta_sharing_spark.frames.export import format_of, whole_file, write_batches
+    from delta_sharing_spark.schema.markup import counted, size_text
 
     files = parse_asset_address(arguments.address)
     if files is not None:
@@ -373,7 +375,7 @@ def _download(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(told)
         else:
-            sys.stdout.write(f"{printable(told['to'])}: {told['files']:,} files, {told['bytes']:,} bytes\n")
+            sys.stdout.write(f"{printable(told['to'])}: {counted(told['files'], 'file')}, {size_text(told['bytes'])}\n")
         return DONE
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
@@ -389,7 +391,7 @@ def _download(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:
-        sys.stdout.write(f"{printable(str(target))}: {rows:,} rows, {target.stat().st_size:,} bytes\n")
+        sys.stdout.write(f"{printable(str(target))}: {counted(rows, 'row')}, {size_text(target.stat().st_size)}\n")
     return DONE
 
 
@@ -402,6 +404,7 @@ def _client(arguments: argparse.Namespace, profile: str | None) -> SharingClient
 
 def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
+    from delta_sharing_spark.options.arguments import ARGUMENTS, naming
     from delta_sharing_spark.sharing.address import parse_address
     from delta_sharing_spark.table import Scan
 
@@ -410,7 +413,9 @@ def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     for name, option in options.items():
         if getattr(arguments, name, None) is not None:
             more[option] = getattr(arguments, name)
-    return Scan(_client(arguments, address.profile).table(str(address.table)), more)
+    spelled = {option: "--" + name.replace("_", "-") for option, name in ARGUMENTS.items() if hasattr(arguments, name)}
+    with naming(spelled):
+        return Scan(_client(arguments, address.profile).table(str(address.table)), more)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -444,7 +449,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         from delta_sharing_spark.cli import demo
     except ImportError as missing:
         raise ConfigError(
-            f'the demonstration runs Spark, and {missing.name} is not installed: pip install "delta-sharing-spark[spark]"'
+            f"the demonstration runs Spark, and {missing.name} is not installed: {install_line('spark')}"
         ) from None
     demo.run(sys.stdout, trips=arguments.rows or TRIPS)
     return DONE
@@ -478,13 +483,22 @@ def _serve(arguments: argparse.Namespace) -> int:
         for name, path in tables.items():
             server.add_table(name, path, access_modes=("url", "dir"))
         server.start()  # who asked before waits until now, and is not told that there are no tables
-        out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
-        for name in names:
-            out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')
-        out.write(f"\nor look into it: delta-sharing-spark ls {profile}\nEnd it with Ctrl-C.\n")
+        out.write(f"A sharing server runs at {server.endpoint}.\n{_lines_that_read(profile, names)}")
+        out.write(f"\nLook into it: delta-sharing-spark ls {profile}\nEnd it with Ctrl-C.\n")
         out.flush()
         _until_ended(server.reset_metrics)  # what was asked is kept for tests, without end
     return DONE
+
+
+def _lines_that_read(profile: str, names: Sequence[str]) -> str:
+    """What reads tables of a profile, to be pasted: by pandas as well where Spark is not installed."""
+    ways = [("Spark, after delta_sharing_spark.register(spark),", 'spark.read.format("deltaSharing").load')]
+    if find_spec("pyspark") is None:
+        ways.insert(0, ("pandas", "delta_sharing_spark.load_as_pandas"))
+    lines = []
+    for way, call in ways:
+        lines += [f"Read its tables by {way} with", "", *(f'  {call}("{profile}#{name}")' for name in names), ""]
+    return "\n".join(lines)
 
 
 def _flight(arguments: argparse.Namespace) -> int:

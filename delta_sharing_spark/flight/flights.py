@@ -120,7 +120,7 @@ class FlightPlanner:
         moment = options.pop("timestampAsOf", None)
         if moment is None:
             return self._client.rest.table_version(command.table)
-        return first_version_from(self._client, command.table, moment, options)
+        return first_version_from(self._client, command.table, moment, options, is_in_spark=not command.is_in_utc)
 
     def describe(self, command: Command) -> dict[str, Any]:
         """A table's version, id and schema (Delta's JSON)."""
@@ -191,10 +191,10 @@ class FlightPlanner:
 
     def _resolved(self, command: Command) -> tuple[TableOpener, ResolvedScan]:
         options = parse_options(
-            self._client.load_options(command.table, command.load_options()), loaded_at=command.planned_at
+            self._client.load_options(command.table, command.load_options()),
+            loaded_at=command.planned_at,
+            is_in_spark=not command.is_in_utc,
         )
-        if command.is_in_utc:
-            options = options.outside_spark()
         opener = TableOpener(negotiated_table(options, self._client.profile))
         return opener, resolve_opened(opener)
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError, TicketError
 from delta_sharing_spark.flight.commands import Command
 from delta_sharing_spark.scan.plan import ReadSpec, Split
@@ -73,7 +74,7 @@ class Seal:
         except ImportError:
             raise ConfigError(
                 "the Flight gateway seals its tickets with the package cryptography, which is not installed; "
-                "run: pip install 'delta-sharing-spark[flight]'"
+                f"run: {install_line('flight')}"
             ) from None
         key = os.urandom(KEY_BYTES) if key is None else key
         if len(key) != KEY_BYTES:

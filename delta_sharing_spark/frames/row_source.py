@@ -9,6 +9,7 @@ from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError, short_tracebacks
 
 if TYPE_CHECKING:
@@ -189,5 +190,5 @@ def library(name: str, method: str) -> ModuleType:
     except ImportError as missing:
         if missing.name != name:
             raise  # it is installed, and broken
-        extra = name if name == "geopandas" else f"'delta-sharing-spark[{name}]'"
-        raise ConfigError(f"{method} needs {name}, which is not installed: pip install {extra}") from None
+        line = "pip install geopandas" if name == "geopandas" else install_line(name)
+        raise ConfigError(f"{method} needs {name}, which is not installed: {line}") from None

@@ -18,6 +18,8 @@ import threading
 from functools import lru_cache
 from typing import Any
 
+from delta_sharing_spark._version import install_line
+
 _LENGTHS = struct.Struct(">QQ")
 #: More than a plan of half a million files takes.
 _LONGEST = 1 << 30
@@ -37,7 +39,7 @@ def why_no_certificate() -> str | None:
     except ImportError as error:
         return (
             f"the driver's Python lacks the package cryptography ({error}), by which the gateways of machines know the driver; "
-            f"run: pip install 'delta-sharing-spark[cluster]'"
+            f"run: {install_line('cluster')}"
         )
     return None
 

@@ -121,7 +121,7 @@ class TableIndex:
         """The files of a question, and what was done for it.
 
         Args:
-            filters: Spark's filters, for the record.
+            filters: Spark's filters as SQL, for the record.
             question: The condition that files are left out by, and the rows that are enough.
             listed: As for ``access.plan.plan``; what it raises ends the listing.
 

@@ -21,6 +21,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from delta_sharing_spark.network.hosts import is_local_address
 from delta_sharing_spark.network.process_end import start
 from delta_sharing_spark.network.urls import Url
+from delta_sharing_spark.network.waits import AGAIN, FIRST
 
 
 class ReadCancelled(Exception):
@@ -119,14 +120,20 @@ class Deadline:
 
     Args:
         seconds: The time from entering the context.
+        silent: Is told of ten seconds in which nothing came, and of each minute after: whose silence it is, when, and for how long.
 
     Attributes:
         is_over: Whether the time is over; what was read since may be cut off.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(
+        self, seconds: float, silent: Callable[[str, float, float], None] = lambda host, now, waited: None
+    ) -> None:
         self.is_over = False
-        self._ends = time.monotonic() + seconds
+        self._silent = silent
+        self._heard = time.monotonic()
+        self._next_word = self._heard + FIRST
+        self._ends = self._heard + seconds
         self._latest = self._ends + _LONGEST_EXTENSION
         self._connection: HTTPConnection | None = None
 
@@ -144,6 +151,8 @@ class Deadline:
     def extend(self, seconds: float) -> None:
         """Allow so many seconds more, up to an hour altogether, for an answer that makes progress."""
         self._ends = min(self._ends + seconds, self._latest)
+        self._heard = time.monotonic()
+        self._next_word = self._heard + FIRST
 
     def use(self, connection: HTTPConnection) -> None:
         """Set the connection that is broken off when the time is over."""
@@ -154,6 +163,11 @@ class Deadline:
     def check(self, now: float) -> None:
         """Break off the connection if the time is over."""
         if now < self._ends:
+            if now >= self._next_word:
+                self._next_word = now + AGAIN
+                connection: Any = self._connection
+                host = getattr(connection, "_tunnel_host", None) or getattr(connection, "host", "the other side")
+                self._silent(str(host), now, now - self._heard)
             return
         self.is_over = True
         connection = self._connection

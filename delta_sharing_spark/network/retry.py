@@ -17,6 +17,7 @@ import urllib3
 from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import url_or_none
+from delta_sharing_spark.network.waits import FIRST, say_waiting
 from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ def retry(
             if (pause := tries.pause_after(failure)) is None:
                 raise
             _log.info("%s: trying again in %.1f s: %s", what, pause, failure)
+            tries.say(what, failure, pause)
         (sleep or settings.sleep)(pause)
 
 
@@ -109,6 +111,13 @@ class _Tries:
         self._start = settings.clock()
         self._progress = self._failures = self._wrong_ranges = self._same = 0
         self._cause: object = None
+        self._bound = settings.retry_seconds
+
+    def say(self, what: str, failure: RetryableError, pause: float) -> None:
+        """Tell whoever waits what the tries wait for, where the next one comes late."""
+        now = self._settings.clock()
+        if now + pause - self._start >= FIRST:
+            say_waiting(what, str(failure), now, now - self._start, self._bound, "retryTimeout")
 
     def pause_after(self, failure: RetryableError) -> float | None:
         """Seconds before the next try; None to give up."""
@@ -127,6 +136,7 @@ class _Tries:
         if failure.is_first_contact or _status(failure) == 500:
             # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
             bound = min(bound, settings.first_contact_seconds)
+        self._bound = bound
         failure.permanent = self._same >= (_MAX_SAME_500 if failure.cause is None else _MAX_SAME_ANSWERS)
         is_late = settings.clock() + pause > self._start + bound
         return None if is_late or failure.permanent or self._wrong_ranges > _MAX_WRONG_RANGES else pause

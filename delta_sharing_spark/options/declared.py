@@ -17,6 +17,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal
 
+from delta_sharing_spark._version import page_address
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import values
 from delta_sharing_spark.redaction import redact
@@ -164,10 +165,6 @@ class ReadOptions:
     #: late the plan is run, and however often. None in a stream.
     loaded_at: int | None = field(default=None, repr=False, compare=False)
 
-    def outside_spark(self) -> ReadOptions:
-        """The options in UTC where no zone is known: so other readers without a session have times that name none."""
-        return self if self.time_zone is not None else replace(self, time_zone="UTC")
-
     @property
     def credentials(self) -> dict[str, str]:
         """The inline credential options that are set, by name; empty where the load names a profile."""
@@ -189,7 +186,11 @@ _BY_NAME: Mapping[str, Option] = MappingProxyType(
 
 
 def parse_options(
-    written: Mapping[str, str], *, is_stream: bool | None = False, loaded_at: int | None = None
+    written: Mapping[str, str],
+    *,
+    is_stream: bool | None = False,
+    loaded_at: int | None = None,
+    is_in_spark: bool = True,
 ) -> ReadOptions:
     """The options of one load, from what the user wrote.
 
@@ -198,6 +199,8 @@ def parse_options(
         is_stream: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
             of both in the same way), which leaves the checks that depend on it to a later call.
         loaded_at: When the table was loaded, in microseconds since the epoch; None means now.
+        is_in_spark: Whether a time that names no zone is the session's: without the option ``timeZone`` it is refused. Else
+            it is in UTC, which the log says once.
 
     Raises:
         OptionError: An unknown option or value, naming the nearest known one; options that contradict each other.
@@ -232,9 +235,10 @@ def parse_options(
     if "timeZone" not in texts:
         for option in OPTIONS:
             if option.parse in (values.timestamp, values.first_moment) and option.name in texts:
-                values.require_zone(option.name, texts[option.name])
+                values.check_zone(option.name, texts[option.name], is_in_spark=is_in_spark)
     moment = None if is_stream else loaded_at or time.time_ns() // 1000
-    return ReadOptions(**{o.attribute: given[o.name] for o in OPTIONS if o.name in given}, loaded_at=moment)
+    options = ReadOptions(**{o.attribute: given[o.name] for o in OPTIONS if o.name in given}, loaded_at=moment)
+    return options if is_in_spark or options.time_zone is not None else replace(options, time_zone="UTC")
 
 
 def _refused(option: str, why: str) -> OptionError:
@@ -449,7 +453,6 @@ def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
     return shown
 
 
-_OPTIONS_PAGE = "https://delta-sharing-spark.github.io/delta-sharing-spark/options/"
 _SCHEMA = "a stream fixes its schema when it starts, and a restart picks up the new one; leave it out"
 _FILES = "a shared table is all of its files: use where, versionAsOf or timestampAsOf"
 _SKIPPED = "a file that cannot be read is an error, for its rows would be missing; leave it out, or set it to false"
@@ -506,7 +509,7 @@ def refuse_foreign(key: str, value: str) -> None:
             return
         raise _refused(key, f"option '{key}' of other readers is not read here: {why}")
     close = _meant(key, ())
-    hint = f"did you mean '{close}'?" if close else f"{_OPTIONS_PAGE} lists the known ones"
+    hint = f"did you mean '{close}'?" if close else f"{page_address('options')} lists the known ones"
     raise _refused(key, f"unknown option '{key}'; {hint}")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Any
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import backquoted
+
+_log = logging.getLogger(__name__)
 
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]
@@ -242,10 +246,17 @@ def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
         ) from None
 
 
-def require_zone(option: str, value: str) -> None:
-    """Refuse a moment that names no zone; raises OptionError, which shows the ways to write it."""
+def check_zone(option: str, value: str, *, is_in_spark: bool) -> None:
+    """Look at a moment that may name no zone, where no option does.
+
+    Raises:
+        OptionError: It names none, and ``is_in_spark``: the session has a zone, which is not known here; shows the ways to write it.
+    """
     match = _TIMESTAMP.match(value.strip())
     if match is None or match["zone"] or _EPOCH.match(value.strip()):
+        return
+    if not is_in_spark:
+        _note_utc()
         return
     date, time = "-".join(part for part in match.group("year", "month", "day") if part), value.strip()[10:].strip("T ")
     day = date + "-01" * (2 - date.count("-"))
@@ -254,6 +265,14 @@ def require_zone(option: str, value: str) -> None:
         f"with its zone, '{day}T{time or '00:00:00'}Z', or say the zone, timeZone=America/New_York; after "
         f"delta_sharing_spark.register(spark) it means the session's",
         option=option,
+    )
+
+
+@lru_cache(maxsize=1)
+def _note_utc() -> None:
+    """Say once in a process's log in which zone it reads moments."""
+    _log.warning(
+        "moments that name no time zone are read in UTC, as no Spark session is here; timeZone=... says another zone"
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes small tables as aligned text and as HTML, for terminals and notebooks. Colours are the page's: light and dark alike."""
+"""Writes counts, sizes, times and small tables for people: as text, and as HTML in the page's own colours, light and dark alike."""
 
 from __future__ import annotations
 
@@ -8,11 +8,53 @@ from html import escape
 
 from delta_sharing_spark.errors import printable
 
-_NUMBER = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?")
+_NUMBER = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTPE]?B|s))?")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+#: What is quoted, which stays as it is; or a number, with the letters that tell its type.
+_QUOTED_OR_NUMBER = re.compile(r"""'(?:[^'\\]|\\.)*'|`[^`]*`|\b(\d[\d.]*)(?:BD|[LSYDF])\b""", re.DOTALL)
 #: A column of at least so many characters somewhere wraps, and is given room to.
 _WIDE = 40
 _LEFT, _RIGHT = "text-align:left", "text-align:right"
 _ROOM = f"{_LEFT};white-space:normal;min-width:20em;max-width:48em"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "file"), counted(1200, "file")
+    ('1 file', '1,200 files')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes in the unit that fits, of powers of a thousand.
+
+    >>> size_text(950), size_text(10_537_590), size_text(999_999)
+    ('950 B', '10.5 MB', '1.0 MB')
+    """
+    size, unit = float(nbytes), 0
+    while unit + 1 < len(_UNITS) and size >= (1000 if unit == 0 else 999.95):
+        size, unit = size / 1000, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time, to the millisecond below a second.
+
+    >>> seconds_text(0.004340253999544075), seconds_text(83.21)
+    ('0.004 s', '83.2 s')
+    """
+    return f"{seconds:.3f} s" if seconds < 0.9995 else f"{seconds:,.1f} s"
+
+
+def plain_sql(condition: str) -> str:
+    """A condition without the letters by which literals tell their types.
+
+    >>> plain_sql("`fare` > 100.00BD AND `trip` = 7L AND `note` = '5L'")
+    "`fare` > 100.00 AND `trip` = 7 AND `note` = '5L'"
+    """
+    return _QUOTED_OR_NUMBER.sub(lambda match: match[1] or match[0], condition)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote_plus
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import (
     ConfigError,
     CredentialError,
@@ -341,9 +342,7 @@ def _assertion(profile: Profile) -> str:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
-        raise ConfigError(
-            "a profile with a private key needs the package 'PyJWT'; pip install 'delta-sharing-spark[jwt]'"
-        ) from None
+        raise ConfigError(f"a profile with a private key needs the package 'PyJWT'; {install_line('jwt')}") from None
     stated = profile.private_key
     assert stated is not None
     now = int(time.time())

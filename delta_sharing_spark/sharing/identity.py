@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.urls import url_or_none
@@ -293,7 +294,7 @@ def google_token(audience: str) -> tuple[str, float | None]:
 
 
 def _missing(kind: str, package: str, extra: str) -> ConfigError:
-    return ConfigError(f"identity={kind} needs the package '{package}'; pip install 'delta-sharing-spark[{extra}]'")
+    return ConfigError(f"identity={kind} needs the package '{package}'; {install_line(extra)}")
 
 
 def _refused(kind: str, audience: str, error: Exception, check: str) -> CredentialError:

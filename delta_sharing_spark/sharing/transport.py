@@ -52,6 +52,7 @@ from delta_sharing_spark.network.retry import (
     retry_after,
 )
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
+from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.sharing.wire_records import broken
 
@@ -86,7 +87,11 @@ def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
         f"the server's answer was not complete after {seconds:.0f} s; check the endpoint and the network, "
         f"and set readTimeout and retryTimeout higher if the server is merely slow"
     )
-    with Deadline(seconds) as deadline:
+
+    def silent(host: str, now: float, waited: float) -> None:
+        say_waiting("the sharing server", f"{host} is silent", now, waited, settings.read_timeout, "readTimeout")
+
+    with Deadline(seconds, silent) as deadline:
         try:
             result = call()
         except Exception:

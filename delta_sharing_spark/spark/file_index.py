@@ -41,7 +41,7 @@ from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.predicates.tree import TRUE, Expression
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
-from delta_sharing_spark.spark.plan_conditions import read_filters
+from delta_sharing_spark.spark.plan_conditions import read_filters, sql_text
 from delta_sharing_spark.spark.session_settings import is_connect
 
 _log = logging.getLogger(__name__)
@@ -252,13 +252,17 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
 
 
 def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ...], Expression | None]:
-    """Spark's filters as it prints them, and the condition that files are left out by; None where nothing leaves any out."""
+    """Spark's filters as SQL, and the condition that files are left out by; None where nothing leaves any out."""
     own = f"isnull({index.shown.deletion_column}#"
-    shown = [(text, java) for java in filters if not (text := str(java.toString())).startswith(own)]
-    about_columns = [java for _, java in shown if not _METADATA & set(_names(java))]
+    about_columns: list[Any] = []
+    others: list[Any] = []
+    for java in filters:
+        if not str(java.toString()).startswith(own):
+            (others if _METADATA & set(_names(java)) else about_columns).append(java)
     load = index.load
-    condition = read_filters(about_columns, load.columns, load.options.time_zone).condition
-    return tuple(text for text, _ in shown), None if condition == TRUE else condition
+    reading = read_filters(about_columns, load.columns, load.options.time_zone)
+    condition = None if reading.condition == TRUE else reading.condition
+    return (*reading.texts, *map(sql_text, others)), condition
 
 
 def _names(java: Any) -> list[str]:

@@ -12,15 +12,18 @@ formats alone.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.access.contract import ResolvedScan
@@ -33,6 +36,7 @@ from delta_sharing_spark.options.declared import warn_of_stream_options
 from delta_sharing_spark.schema.types import merge, parse_schema, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+from delta_sharing_spark.spark.entrances import READ_ONLY
 from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
@@ -41,7 +45,14 @@ from delta_sharing_spark.spark.table_names import table_references, tokens_of, w
 from delta_sharing_spark.storage.profile_files import only_spark_reads
 
 _Load = Callable[..., Any]
+_log = logging.getLogger(__name__)
 
+#: PySpark's writers, and their methods that name a format.
+_WRITERS = (
+    ("readwriter", "DataFrameWriter", "format"),
+    ("readwriter", "DataFrameWriterV2", "using"),
+    ("streaming.readwriter", "DataStreamWriter", "format"),
+)
 #: What every text with an address holds.
 _ADDRESS = re.compile(r"deltasharing`?\s*\.\s*`", re.IGNORECASE)
 #: How a statement begins that reads tables when it is run; what a view reads must be there whenever the view is read.
@@ -55,7 +66,7 @@ _replaced: set[str] = set()
 
 
 @short_traceback
-def register(spark: SparkSession, name: str | None = None, engine: str | None = None) -> None:
+def register(spark: SparkSession, name: str | None = None, engine: str = "auto") -> None:
     """Register the data source with a session, and choose how the session reads it.
 
     From then on its loads know the session's time zone and settings of the JVM connector (``spark.delta.sharing.*``), and
@@ -64,24 +75,23 @@ def register(spark: SparkSession, name: str | None = None, engine: str | None = 
 
     Args:
         name: Another name for ``format(...)``, where a JVM source already owns ``deltaSharing``.
-        engine: ``"auto"`` or ``"native"``: batch loads of this format, in this Python process, are DataFrames of the
-            native lane where it fits, as by ``Scan.to_spark``; with ``"auto"`` on a Connect server that is another process,
-            they are the Python source's, of which each action reads what it needs. ``"python"`` takes that back. None
-            leaves it as it is.
+        engine: ``"auto"``: batch loads of this format, in this Python process, are DataFrames of the native lane (Spark's own
+            Parquet reader) where it fits, as by ``Scan.to_spark``. On a Connect server that is another process they are the
+            Python data source's, of which each action reads what it needs. ``"native"``: of the native lane or an error.
+            ``"python"``: of the Python data source, which takes the others back.
 
     Raises:
         OptionError: An unknown engine.
         ConfigError: The Connect server lacks a package that ours needs; says what to install there. ``"native"`` is asked
             for where no executor can reach this process.
     """
-    if engine is not None and checked_engine(engine) == "native" and not (reach := reach_of(spark)).is_possible:
+    if checked_engine(engine) == "native" and not (reach := reach_of(spark)).is_possible:
         raise ConfigError(
             f"register(spark, engine='native') cannot read in this session: {reach.reason}; use engine='auto'"
         )
     register_source(spark, name)
     _stand_in(spark, name or DeltaSharingDataSource.name())
-    if engine is not None:
-        _choose_engine(spark, name or DeltaSharingDataSource.name(), engine)
+    _choose_engine(spark, name or DeltaSharingDataSource.name(), engine)
 
 
 def _stand_in(spark: Any, name: str) -> None:
@@ -94,8 +104,23 @@ def _stand_in(spark: Any, name: str) -> None:
             for module, reader in (("readwriter", "DataFrameReader"), ("streaming.readwriter", "DataStreamReader")):
                 kind = getattr(import_module(f"{package}.{module}"), reader)
                 kind.load = _loading(kind.load, is_stream=reader == "DataStreamReader")
+            for module, writer, method in _WRITERS:
+                kind = getattr(import_module(f"{package}.{module}"), writer)
+                setattr(kind, method, _refusing(getattr(kind, method)))
             session = import_module(f"{package}.session").SparkSession
             session.sql = _with_addresses(session.sql)
+
+
+def _refusing(naming: Callable[..., Any]) -> Callable[..., Any]:
+    """PySpark's method of a writer that names its format, which refuses ours where it is named and not when rows are there."""
+
+    @functools.wraps(naming)
+    def refusing(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(source, str) and source.lower() in _formats:
+            raise ConfigError(READ_ONLY)
+        return naming(self, source, *args, **kwargs)
+
+    return short_traceback(refusing)
 
 
 def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
@@ -103,10 +128,17 @@ def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
     with _lock:
         names = _asking.setdefault(spark, set())
         if engine == "python":
-            spark.conf.unset(_setting(name))
+            with suppress(PySparkException):  # a server that takes no such setting has none
+                spark.conf.unset(_setting(name))
             names.discard(name.lower())
         else:
-            spark.conf.set(_setting(name), engine)
+            try:
+                spark.conf.set(_setting(name), engine)
+            except PySparkException as refused:  # servers that let sessions set what they list, and nothing else
+                if engine != "auto":
+                    raise
+                _log.info("the session takes no setting %s (%s): the Python data source reads", _setting(name), refused)
+                return
             names.add(name.lower())
             start_gateways(reach_of(spark))  # in the background, for the loads that come
         if is_connect(spark):

@@ -13,6 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import RDD, SparkContext, cloudpickle
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.spark import start_gateway
@@ -32,7 +33,6 @@ PATIENCE = 120.0
 cloudpickle.register_pickle_by_value(start_gateway)  # type: ignore[no-untyped-call]
 #: Hosts that files may prefer: each file is hashed with all of them.
 _MOST_HOSTS = 100
-_INSTALL = "pip install delta-sharing-spark"
 
 
 class GatewayStarts:
@@ -81,7 +81,7 @@ class GatewayStarts:
         if missing and len(missing) == number:
             raise ConfigError(
                 f"the Python of Spark's executors lacks this package, on all machines ({', '.join(sorted(missing))}), so that "
-                f"neither way of reading works; run there: {_INSTALL}"
+                f"neither way of reading works; run there: {install_line()}"
             )
         told_of = [f"machine {told['name']}: {told['lacks']}" for told in lacks]
         return "; ".join(told_of) or f"{waits or 'some machines have no gateway yet'} after {PATIENCE:.0f} s"

@@ -13,7 +13,7 @@ from delta_sharing_spark.access.plan import ScanPlan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.options.declared import overridden
-from delta_sharing_spark.schema.markup import text_table
+from delta_sharing_spark.schema.markup import seconds_text, size_text, text_table
 from delta_sharing_spark.spark.native import (
     Note,
     Opened,
@@ -145,9 +145,9 @@ def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
         return
     rows = []
     for scan in latest:
-        read = str(scan.files), str(scan.total_files or ""), f"{scan.bytes:,}", f"{scan.seconds:.3f}"
+        read = str(scan.files), str(scan.total_files or ""), size_text(scan.bytes), seconds_text(scan.seconds)
         rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
-    yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
+    yield from text_table(["scanned", "files", "of", "size", "listed in", "filters"], rows).split("\n")
     yield from (f"scan       {scan}" for scan in latest)
 
 

@@ -19,7 +19,8 @@ from delta_sharing_spark.predicates.functions import Operand, call, compare, con
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import DAY, Zone
-from delta_sharing_spark.schema.types import DataType, Primitive, Struct, parse_type
+from delta_sharing_spark.schema.markup import plain_sql
+from delta_sharing_spark.schema.types import DataType, Primitive, Struct, backquoted, parse_type
 
 COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
@@ -82,10 +83,12 @@ class ScanConditions:
     Attributes:
         condition: What no needed row fails.
         left: Filters that are left to Spark alone, with the reason.
+        texts: The filters as SQL for people, without the tests for NULL that comparisons imply.
     """
 
     condition: tree.Expression
     left: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 def read_filters(
@@ -100,6 +103,7 @@ def read_filters(
     """
     conditions: list[tree.Expression] = []
     left: list[str] = []
+    texts: dict[str, tree.Expression | None] = {}
     reader = _Reader(schema, Zone(time_zone), follows_clock)
     for java in filters:
         try:
@@ -107,17 +111,31 @@ def read_filters(
             if tree.depth(part) > tree.MAX_DEPTH - 2:  # an AND of filters comes around it, and an OR of scans
                 raise PredicateError(f"it is more than {tree.MAX_DEPTH - 2} deep")
         except DeltaSharingError as reason:
-            left.append(f"{java.sql()}: {reason}")
+            left.append(f"{sql_text(java)}: {reason}")
+            texts[sql_text(java)] = None
             continue
         if not exact:
-            left.append(f"{java.sql()}: in part only")
+            left.append(f"{sql_text(java)}: in part only")
+        texts[plain_sql(str(part)) if exact else sql_text(java)] = part
         conditions.append(part)
     # A NULL passes no comparison: its test beside one says nothing more.
     compared = {part.column for part in conditions if isinstance(part, tree.Compare | tree.In | tree.Like)}
     tests = [tree.negation(tree.IsNull(column)) for column in compared]
     return ScanConditions(
-        tree.conjunction([part for part in dict.fromkeys(conditions) if part not in tests]), tuple(left)
+        tree.conjunction([part for part in dict.fromkeys(conditions) if part not in tests]),
+        tuple(left),
+        tuple(text for text, part in texts.items() if part not in tests),
     )
+
+
+def sql_text(java: Any) -> str:
+    """An expression of the JVM as SQL for people: columns without the names of views, numbers without their types."""
+    text, columns = str(java.sql()), java.references().toSeq()
+    for place in range(columns.size()):
+        column = columns.apply(place)
+        if not column.qualifier().isEmpty():
+            text = text.replace(str(column.sql()), backquoted(str(column.name())))
+    return plain_sql(text)
 
 
 def where_of(scans: Sequence[tree.Expression]) -> str | None:

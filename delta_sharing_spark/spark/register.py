@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
@@ -101,7 +102,7 @@ def _provide(spark: Any) -> None:
     if missing:
         raise ConfigError(
             f"the Spark Connect server's Python lacks {', '.join(missing)}{sent}, which delta-sharing-spark needs; "
-            f"run there: pip install delta-sharing-spark"
+            f"run there: {install_line()}"
         )
     _provided.put(spark.session_id, True)
 

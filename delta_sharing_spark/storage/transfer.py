@@ -21,7 +21,7 @@ from delta_sharing_spark.network.bodies import (
     coding_of,
     declared_length,
 )
-from delta_sharing_spark.network.connections import Canceller, Deadline
+from delta_sharing_spark.network.connections import Canceller, Deadline, extend_deadline
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
 from delta_sharing_spark.network.retry import (
@@ -32,6 +32,7 @@ from delta_sharing_spark.network.retry import (
     forget_frames,
 )
 from delta_sharing_spark.network.urls import host_of
+from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.storage.ranges import Range
 
 T = TypeVar("T")
@@ -161,6 +162,7 @@ class Transfer:
             room = memoryview(bytearray(min(skip, _CHUNK))) if skip else self._room[self.arrived :]
             if not (count := fill(room)):
                 break
+            extend_deadline(0)
             if skip:
                 skip -= count
             else:
@@ -214,7 +216,11 @@ def exchange(
         ReadCancelled: By ``canceller``.
         Whatever ``send`` and ``receive`` raise beyond failures of the network.
     """
-    with Deadline(settings.request_seconds) as deadline:
+
+    def silent(host: str, now: float, waited: float) -> None:
+        say_waiting(what, f"{host} is silent", now, waited, settings.read_timeout, "readTimeout")
+
+    with Deadline(settings.request_seconds, silent) as deadline:
         try:
             with canceller.watching(), send() as response:
                 canceller.check()

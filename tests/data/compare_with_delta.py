@@ -183,7 +183,7 @@ def read(scan_of: Callable[[], Scan]) -> Answer:
 def main(first: int, count: int, streams: bool) -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session()
-    register(spark)
+    register(spark, engine="python")
     differ = 0
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory() as root, SharingServer() as server:

@@ -318,5 +318,5 @@ def test_registered_under_another_name(tmp_path: Path, share: Callable[..., str]
     import delta_sharing_spark
 
     address = share(numbers(tmp_path / "named"))
-    delta_sharing_spark.register(spark, name="sharedDelta")
+    delta_sharing_spark.register(spark, name="sharedDelta", engine="python")
     assert spark.read.format("sharedDelta").load(address).count() == 40

@@ -1,4 +1,4 @@
-"""``register(spark, engine="auto")`` on a Connect server that is another process: each action's loads are those of what it needs."""
+"""``register(spark)`` on a Connect server that is another process: each action's loads are those of what it needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(
     def one(name: str = "first", **options: str) -> Any:
         return spark.read.format("deltaSharing").options(**options).load(f"{profile}#narrow.d.{name}")
 
-    delta_sharing_spark.register(spark, engine="auto")
+    delta_sharing_spark.register(spark)
     yield one
     delta_sharing_spark.register(spark, engine="python")
 

@@ -52,7 +52,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, str], object], str]] = {
     ),
     "an option of another source": (
         lambda read, path: read.option("header", "true").load(path).show(),
-        "OptionError: share.errors.trips: unknown option 'header'; https://delta-sharing-spark.github.io/delta-sharing-spark/options/ lists the known ones",
+        "OptionError: share.errors.trips: unknown option 'header'; https://delta-sharing-spark.github.io/delta-sharing-spark/options.html lists the known ones",
     ),
     "a table": (lambda read, path: read.load(path + "s").show(), "NotFoundError: "),
     "a condition": (

@@ -1,4 +1,4 @@
-"""``register(spark, engine="auto")``: batch loads of the format are DataFrames of the native lane."""
+"""``register(spark)``: batch loads of the format are DataFrames of the native lane."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql.readwriter import DataFrameReader
 
 import delta_sharing_spark
-from delta_sharing_spark.errors import DeltaSharingError, OptionError
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, OptionError
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -47,9 +48,9 @@ def address(shared: SharingServer, tmp_path: Path) -> str:
 @pytest.fixture
 def automatic(spark: Any) -> Iterator[Any]:
     """The session, whose loads of the format take the lane."""
-    delta_sharing_spark.register(spark)
+    delta_sharing_spark.register(spark, engine="python")
     own = DataFrameReader.load
-    delta_sharing_spark.register(spark, engine="auto")
+    delta_sharing_spark.register(spark)
     yield spark
     delta_sharing_spark.register(spark, engine="python")
     assert DataFrameReader.load is own
@@ -158,8 +159,7 @@ def test_another_name_and_undoing(spark: Any, address: str, monkeypatch: pytest.
         assert re.search("PySpark|Loads data", DataFrameReader.load.__doc__ or "")
         assert is_lane(spark.read.format("shared_by_lane").load(address))
         assert not is_lane(spark.read.format("deltaSharing").load(address))
-        delta_sharing_spark.register(spark, engine="auto")
-        delta_sharing_spark.register(spark)  # leaves it as it is
+        delta_sharing_spark.register(spark)
         assert is_lane(spark.read.format("deltaSharing").load(address))
     finally:
         delta_sharing_spark.register(spark, "shared_by_lane", engine="python")
@@ -169,13 +169,47 @@ def test_another_name_and_undoing(spark: Any, address: str, monkeypatch: pytest.
     assert not is_lane(spark.read.format("deltaSharing").load(address))
 
 
+@pytest.mark.connect
+def test_writes_are_refused_where_the_format_is_named(spark: Any, tmp_path: Path) -> None:
+    delta_sharing_spark.register(spark, engine="python")
+    frame, rows = spark.range(3), spark.readStream.format("rate").load()
+    for write in (
+        lambda: frame.write.format("DeltaSharing"),
+        lambda: frame.write.mode("append").save(str(tmp_path / "t"), format="deltaSharing"),
+        lambda: frame.writeTo("written").using("deltaSharing"),
+        lambda: rows.writeStream.format("deltaSharing"),
+    ):
+        with pytest.raises(ConfigError, match=r"^Delta Sharing is read-only: .* write to a table of your own"):
+            write()
+    frame.write.format("parquet").save(str(tmp_path / "p"))
+    assert spark.read.parquet(str(tmp_path / "p")).count() == 3
+
+
+def test_a_session_that_takes_no_setting_keeps_the_python_source(
+    spark: Any, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(self: Any, key: str, *_: Any) -> None:
+        raise AnalysisException(f"[CONFIG_NOT_AVAILABLE] Configuration {key} is not available")
+
+    monkeypatch.setattr(type(spark.conf), "set", refused)
+    with caplog.at_level("INFO", "delta_sharing_spark.spark"):
+        delta_sharing_spark.register(spark)
+    assert "spark.deltasharing.engine" in caplog.text
+    assert "the Python data source reads" in caplog.text
+    assert not is_lane(spark.read.format("deltaSharing").load(address))
+    with pytest.raises(AnalysisException, match="CONFIG_NOT_AVAILABLE"):
+        delta_sharing_spark.register(spark, engine="native")
+    monkeypatch.setattr(type(spark.conf), "unset", refused)
+    delta_sharing_spark.register(spark, engine="python")
+
+
 @pytest.mark.connect_only
 def test_a_connect_server_in_this_process(
     spark: Any, load: Callable[..., Any], share: Callable[..., Any], tmp_path: Path
 ) -> None:
     built = DeltaTableBuilder(tmp_path / "t", SCHEMA).append([{"id": i, "part": "ab"[i % 2]} for i in range(20)])
     address = share(built)
-    delta_sharing_spark.register(spark, engine="auto")
+    delta_sharing_spark.register(spark)
     try:
         lane = load(address)
         assert all(path.startswith("webhdfs:") for path in lane.inputFiles())

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.encrypted_channel import why_no_certificate
 from delta_sharing_spark.native.machines import ClusterGateway
@@ -159,7 +160,7 @@ def test_without_a_certificate_the_python_source_reads(
     assert line.startswith(
         "the Python source reads on this cluster: the driver's Python lacks the package cryptography ("
     )
-    assert line.endswith("run: pip install 'delta-sharing-spark[cluster]'")
+    assert line.endswith(f"run: {install_line('cluster')}")
 
 
 def test_an_application_keeps_no_executor_for_its_gateways(monkeypatch: pytest.MonkeyPatch) -> None:

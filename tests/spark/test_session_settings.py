@@ -70,7 +70,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def in_zone(spark: Any) -> Iterator[Callable[[str], Any]]:
     """The session, in which the source is registered, in another zone."""
     before = spark.conf.get(ZONE)
-    delta_sharing_spark.register(spark)
+    delta_sharing_spark.register(spark, engine="python")
 
     def switched(zone: str) -> Any:
         spark.conf.set(ZONE, zone)

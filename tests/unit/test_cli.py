@@ -18,6 +18,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from delta_sharing_spark.cli import main as cli_main
 from delta_sharing_spark.cli.main import DONE, main
 from delta_sharing_spark.frames.export import whole_file
 from delta_sharing_spark.testing.sample import write_sample
@@ -577,6 +578,16 @@ def test_wrong_usage(arguments: list[str], why: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_serve_prints_lines_for_pandas_where_spark_is_missing(
+    is_installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_main, "find_spec", lambda name: object() if is_installed else None)
+    text = cli_main._lines_that_read("p.share", ["a.b.c", "a.b.d"])
+    assert text.count('  spark.read.format("deltaSharing").load("p.share#a.b.') == 2
+    assert text.count('  delta_sharing_spark.load_as_pandas("p.share#a.b.') == (0 if is_installed else 2)
+
+
 def test_serve_until_interrupted(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "delta_sharing_spark.cli", "serve", "--rows", "100"]
     serving = subprocess.Popen(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from delta_sharing_spark._version import page_address
 from delta_sharing_spark.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,40 @@ def test_every_page_is_in_the_site() -> None:
     assert listed == {page.name for page in PAGES} - {"README.md"}
 
 
+def _addresses() -> Iterator[tuple[str, str]]:
+    """The pages of the site that the package's source and its metadata name, each with the file that does."""
+    site = page_address("").removesuffix(".html")
+    for file in [
+        *(ROOT / "delta_sharing_spark").rglob("*.py"),
+        ROOT / "pyproject.toml",
+        *(ROOT / ".github").rglob("*.yml"),
+    ]:
+        text = file.read_text(encoding="utf-8")
+        yield from ((page_address(page), file.name) for page in re.findall(r"page_address\([\"'](\w+)[\"']\)", text))
+        if file.name != "_version.py":
+            yield from ((address, file.name) for address in re.findall(rf"{re.escape(site)}[\w./#-]*", text))
+
+
+def test_addresses_in_errors_are_pages_of_the_site() -> None:
+    """The site has a file ``page.html`` for each page, and no directories: ``use_directory_urls`` in mkdocs.yml."""
+    assert "\nuse_directory_urls: false\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    site = page_address("").removesuffix(".html")
+    pages = {"", *(f"{page.stem}.html" for page in PAGES if page.name != "README.md")}
+    addresses = list(_addresses())
+    assert page_address("options") in dict(addresses)
+    assert {address: file for address, file in addresses if address.removeprefix(site) not in pages} == {}
+
+
+def test_nobody_is_told_to_install_a_name_that_is_not_registered() -> None:
+    """Until a release, whoever registers the name on an index decides what ``pip install delta-sharing-spark`` runs."""
+    sources = [*(ROOT / "delta_sharing_spark").rglob("*.py"), *(ROOT / "examples").glob("*.*"), *PAGES]
+    told = re.compile(
+        r"(?:pip install|additional-python-modules)[^`\n]*[ \"'](?<!/)delta[-_]sharing[-_]spark(?![-_\w])"
+    )
+    texts = ((file.name, file.read_text(encoding="utf-8")) for file in sources if file.name != "CONTRIBUTING.md")
+    assert [name for name, text in texts if told.search(text)] == []
+
+
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
@@ -70,10 +105,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in map(_anchor, headings), target
 
 
-def test_the_page_of_migrating_tells_every_setting_of_the_jvm_connector() -> None:
+def test_the_page_of_the_jvm_connector_tells_every_setting_of_the_jvm_connector() -> None:
     from delta_sharing_spark.spark.jvm_settings import JVM_SETTINGS
 
-    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "jvm-connector.md").read_text(encoding="utf-8")
     for name, setting in JVM_SETTINGS.items():
         options = "`, `".join(setting.text.split(", "))
         here = f"option `{options}`" if setting.word == "option" else f"{setting.word}: {setting.text}"

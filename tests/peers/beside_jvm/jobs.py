@@ -24,7 +24,7 @@ class Job:
     Attributes:
         kind: ``batch``, ``columns`` (those of a batch, in order), ``again`` (a batch that is asked once more after the table moved),
             ``stream``, ``batches`` (a stream whose batches are compared), ``sql`` or ``continue`` (a checkpoint of the other connector).
-        about: What it shows, in the words of the table of ``docs/migrating.md``.
+        about: What it shows, in the words of the table of ``docs/jvm-connector.md``.
         table: The table's name.
         options: Options of the load.
         then: SQL over the loaded view ``t``.

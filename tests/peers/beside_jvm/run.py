@@ -1,7 +1,7 @@
 """``nox -s beside-jvm``: the same jobs by the JVM connector and by this one, of which only the session's jar differs.
 
 Compares rows, or that both fail. Ends with an error where they differ and no reason is known. ``--write`` puts the table into
-``docs/migrating.md``. The JVM connector is found by JVM_PEER (``../shared/peers/jvm/build.sh`` builds it).
+``docs/jvm-connector.md``. The JVM connector is found by JVM_PEER (``../shared/peers/jvm/build.sh`` builds it).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs import Job, jobs, tables  # noqa: E402
 from delta_sharing_spark.testing.server import SharingServer  # noqa: E402
 from delta_sharing_spark.testing.tables import DeltaTableBuilder  # noqa: E402
 
-PAGE = HERE.parents[2] / "docs" / "migrating.md"
+PAGE = HERE.parents[2] / "docs" / "jvm-connector.md"
 BEGIN, END = "<!-- beside-jvm: written by nox -s beside-jvm -- --write -->", "<!-- beside-jvm ends -->"
 
 
@@ -95,7 +95,7 @@ def carried_over(job: Job, table: DeltaTableBuilder, path: str, first: Connector
 def main() -> int:
     """Run the jobs; returns 1 where one differs without a reason."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="put the table into docs/migrating.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/jvm-connector.md")
     parser.add_argument("--only", nargs="*", default=[""], help="jobs whose subject holds one of these texts")
     arguments = parser.parse_args()
     peer = os.environ.get("JVM_PEER", "")

@@ -43,7 +43,7 @@ def session(jars: str) -> Any:
     if not jars:
         import delta_sharing_spark
 
-        delta_sharing_spark.register(spark)
+        delta_sharing_spark.register(spark, engine="python")
     return spark
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from delta_sharing_spark.errors import (
     ProfileError,
     SchemaError,
 )
+from delta_sharing_spark.options import values
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.scan import row_group_reader
 from delta_sharing_spark.schema.types import Struct
@@ -359,9 +360,10 @@ def test_objects_show_themselves(server: SharingServer, table: SharedTable) -> N
     assert "(none)" in Listing([])._repr_html_()
     assert "... and 3 more" in Listing(range(103))._repr_html_()
     explained = table.scan(where="day = 'a' AND n > 3").explain()
-    assert "in 1 splits" in explained
+    assert "in 1 split\n" in explained
     assert "jsonPredicateHints" in explained or "skipped" in explained
     assert "sh.sc.t, version 3" in explained
+    assert explained.endswith("where      `day` = 'a' AND `n` > 3")
     unsent = "not sent   `p.q` LIKE '%7': the protocol's hints have no words for it"
     by_url = table.client.options["accessMode"] == "url"
     assert (unsent in table.scan(where="`p.q` LIKE '%7' AND n > 3").explain()) == by_url
@@ -476,3 +478,35 @@ def test_exports() -> None:
 def test_imports_are_lazy(statement: str, absent: tuple[str, ...]) -> None:
     code = f"{statement}\nimport sys\nassert not [m for m in {absent!r} if m in sys.modules], sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_moments_without_a_zone_are_in_utc_where_no_session_is(
+    table: SharedTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As ``where`` reads the same text; the log says it once."""
+    for module in ("access.load", "table"):
+        monkeypatch.setattr(f"delta_sharing_spark.{module}.active_zone", lambda: None)
+    values._note_utc.cache_clear()
+    for moment in ("2020-01-01", "2020-01-01 00:00", date(2020, 1, 1)):
+        assert table.version(moment) == table.version("2020-01-01T00:00:00Z")
+        assert table.scan(timestamp=moment)._parsed().timestamp_as_of == datetime(2020, 1, 1, tzinfo=timezone.utc)
+    assert [record.levelname for record in caplog.records if "read in UTC" in record.getMessage()] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda table: table.version("gestern"), "starting_timestamp: The provided timestamp (gestern)"),
+        (lambda table: table.scan(timestamp="gestern"), "timestamp: The provided timestamp (gestern)"),
+        (lambda table: table.scan(timestampAsOf="gestern"), "option 'timestampAsOf': The provided timestamp (gestern)"),
+        (lambda table: table.scan(version=1, timestamp="2020-01-01"), "provide version or timestamp."),
+        (lambda table: table.scan(version=-1), "Invalid value '-1' for version,"),
+        (lambda table: table.changes(ending_version=1), "No starting_version or starting_timestamp"),
+        (lambda table: table.changes("x"), "Invalid value 'x' for starting_version,"),
+    ],
+)
+def test_errors_name_what_the_user_wrote(table: SharedTable, use: Callable[[SharedTable], object], says: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        use(table)
+    assert says in str(refused.value)
+    assert refused.value.option

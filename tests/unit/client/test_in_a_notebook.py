@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from html import escape
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +14,11 @@ import pytest
 
 from delta_sharing_spark import SharingClient, load_as_arrow, load_as_pandas
 from delta_sharing_spark.access.directory.access import TOKENS
+from delta_sharing_spark.display import Explanation
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.options import OPTIONS
 from delta_sharing_spark.options.keywords import LoadOptions
+from delta_sharing_spark.schema.markup import size_text
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import BICYCLE_DAYS, share_sample
 from delta_sharing_spark.testing.server import SharingServer
@@ -41,6 +45,25 @@ def test_a_table_is_asked_as_a_scan_is(trips: SharedTable) -> None:
     assert len(trips.limit(3).to_pandas()) == len(trips.head(3)) == 3
     assert repr(trips.explain()) == str(trips.explain())
     assert "\n" in repr(trips.explain())
+
+
+def test_cards_of_a_notebook(server: SharingServer, trips: SharedTable) -> None:
+    metadata = trips.metadata
+    card = trips._repr_html_()
+    assert f"demo.city.trips, version {trips.version()}, {size_text(metadata.size)}, {metadata.num_files} files" in card
+    assert metadata.description
+    assert escape(metadata.description) in card
+    assert server.endpoint in trips.client._repr_html_()
+    assert "demo" in trips.client._repr_html_()
+    explained = trips.scan(where="city = '<b>'").explain()._repr_html_()
+    assert re.search(r"<td[^>]*>where</td><td[^>]*>`city` = &#x27;&lt;b&gt;&#x27;</td>", explained)
+    assert "<b>" not in explained
+    assert "<pre>" not in explained
+    assert (
+        Explanation("engine     x\nscanned  files\n-------")
+        ._repr_html_()
+        .endswith("<pre>scanned  files\n-------</pre>")
+    )
 
 
 @pytest.mark.parametrize("name", ["limit", "columns", "where", "version", "timestamp"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,19 @@ class Expression:
     def sql(self) -> str:
         return self.text or self.kind
 
+    def name(self) -> str:
+        return str(self.fields["name"])
+
+    def qualifier(self) -> Any:
+        return SimpleNamespace(isEmpty=lambda: False)
+
+    def references(self) -> Any:
+        columns = [self] if self.kind == "AttributeReference" else []
+        for child in self.inner:
+            columns += child.references().toSeq().inner
+        made = Expression("Seq", *columns)
+        return SimpleNamespace(toSeq=lambda: made)
+
     def hset(self) -> Expression:
         return self
 
@@ -77,7 +91,7 @@ class Expression:
         return value in self.raw
 
     def size(self) -> int:
-        return len(self.raw)
+        return len(self.inner if self.raw is None else self.raw)
 
 
 def column(name: str, kind: Any) -> Expression:
@@ -151,6 +165,19 @@ LEFT: dict[str, Expression] = {
 def test_conditions(name: str) -> None:
     expression, text = CASES[name]
     assert where_of([read_filters([expression], SCHEMA, "UTC").condition]) == text
+
+
+def test_filters_are_shown_to_people_as_sql() -> None:
+    """Without expression ids, the letters of literals, the names of views, and the tests for NULL beside comparisons."""
+    price = E("GreaterThan", column("dec", "decimal(10,2)"), literal("100.00", "decimal(10,2)"))
+    unknown = E("Upper", ID, sql="(t.id + 5L > 7.50BD AND t.`o``dd name` = 'it''s 5L')")
+    filters = [E("IsNotNull", ID), E("IsNotNull", NAME), E("GreaterThan", ID, FIVE), price, unknown]
+    assert read_filters(filters, SCHEMA, "UTC").texts == (
+        "`o``dd name` IS NOT NULL",
+        "`id` > 5",
+        "`dec` > 100.00",
+        "(`id` + 5 > 7.50 AND t.`o``dd name` = 'it''s 5L')",
+    )
 
 
 @pytest.mark.parametrize("name", LEFT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.decoding import OLDEST, release_of, undecoded
 from delta_sharing_spark.scan.thrift import BINARY, I32, I64, LIST, STRUCT, ThriftList, read_struct, write_struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
-from canonical import row_texts
-from reading import RemoteError, RemoteFile, files_of, read_by, rows_of, served
+from unit.native.reading import RemoteError, RemoteFile, files_of, read_by, rows_of, served
 
 SCHEMA = pa.schema(
     {

@@ -726,7 +726,7 @@ def test_commands(
     monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
     monkeypatch.chdir(tmp_path)
     assert run("cat", "s.d.m/best/README") == (0, "read me\n", "")
-    assert run("download", "s.d.v/README")[1] == "README: 1 files, 8 bytes\n"
+    assert run("download", "s.d.v/README")[1] == "README: 1 file, 8 B\n"
     assert run("download", "s.d.v/raw/deep", "-O", "x")[0] == 0
     assert list(_on_disk(tmp_path / "x")) == ["er/c.bin"]
     assert json.loads(run("download", "--json", "--kind", "skill", "s.d.both/")[1])["files"] == 6

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.errors import CommandError, ConfigError
 from delta_sharing_spark.flight.answers import ACTIONS, READ_ONLY, FlightAnswers, reported
@@ -50,7 +51,7 @@ class PlanningServer:
         except ImportError:
             raise ConfigError(
                 "polls are answered with the package grpcio, which is not installed; "
-                "run: pip install 'delta-sharing-spark[flight-poll]'"
+                f"run: {install_line('flight-poll')}"
             ) from None
         self._answers = answers
         self._locations = [flight.Location(uri) for uri in locations]

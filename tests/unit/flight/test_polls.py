@@ -390,7 +390,7 @@ def test_a_port_in_use_and_a_missing_package_are_told(
     with pytest.raises(ConfigError, match="another port"):
         FlightGateway(client, GatewaySettings(tokens=(TOKEN,), poll_port=gateway.port))
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(ConfigError, match=r"delta-sharing-spark\[flight-poll\]"):
+    with pytest.raises(ConfigError, match=r"\[flight-poll\]"):
         FlightGateway(client, GatewaySettings(tokens=(TOKEN,), poll_port=0))
 
 

@@ -47,6 +47,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
         {
             "versionAsOf": Text("The table as of this version.", type="version"),
             "timestampAsOf": Text("The table as of this moment."),
+            "ref": Text("An Iceberg table as of a branch or tag."),
             "timeZone": Text(
                 "The zone of timestamps written without one, in options and in partition values, by any name that Spark knows: `America/New_York`, `EST`, `UTC+1`.",
                 default="the session's, see above",
@@ -98,8 +99,8 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
         "",
         {
             "accessMode": Text(
-                "`url`: files by presigned URL; `dir`: the table's directory with temporary credentials; `auto`: what the server offers for the table, url first.",
-                type="`auto`, `url`, `dir`",
+                "`url`: files by presigned URL; `dir`: the table's directory with temporary credentials; `iceberg`: the share's Iceberg catalog; `auto`: what the server offers for the table, url first, and Iceberg where it offers nothing else.",
+                type="`auto`, `url`, `dir`, `iceberg`",
             ),
             "carryProfile": Text(
                 "What executors ask for other URLs and credentials with: the profile (`true`), nothing (`false`: none are renewed there), or, of an OAuth profile, its access token alone (`token`), until that ends.",
@@ -183,6 +184,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "endpoint": Text("The sharing server's URL."),
             "bearerToken": Text("Token of `bearer_token`."),
             "expirationTime": Text("When the bearer token ends."),
+            "icebergEndpoint": Text("The Iceberg catalog of the same shares."),
             "tokenEndpoint": Text("Where OAuth tokens are issued."),
             "clientId": Text("OAuth client."),
             "clientSecret": Text("OAuth client's secret."),

@@ -177,23 +177,20 @@ def check_formats(table: TableName, formats: Sequence[str], profile: Profile) ->
     """Refuse a table that is not read as Delta, by its formats; none mean Delta (OpenSharing, "Get Table")."""
     if formats and "delta" not in formats:
         named = " and ".join("Iceberg" if name == "iceberg" else repr(name) for name in formats)
-        advice = iceberg_advice(table, profile) if "iceberg" in formats else "ask the provider to share it as Delta"
+        advice = iceberg_advice(profile) if "iceberg" in formats else "ask the provider to share it as Delta"
         raise UnsupportedFeatureError(
-            f"{table} is shared in the format {named}, and this reader reads Delta; {advice}", features=tuple(formats)
+            f"{table} is shared in the format {named} alone; {advice}", features=tuple(formats)
         )
 
 
-def iceberg_advice(table: TableName, profile: Profile) -> str:
+def iceberg_advice(profile: Profile) -> str:
     """What to do about a table that is, or may be, an Iceberg table."""
     if profile.iceberg_endpoint is None:
         return (
-            "read it by an Iceberg client from the provider's Iceberg catalog, whose address this profile does not have "
-            "(icebergEndpoint), or ask the provider to share it as Delta"
+            "this profile does not have the address of the provider's Iceberg catalog (icebergEndpoint): ask the provider for one "
+            "that has, or to share the table as Delta"
         )
-    return (
-        f"read it by an Iceberg client from the catalog at {profile.iceberg_endpoint} (warehouse {table.share}, table "
-        f"{table.schema}.{table.table}), or ask the provider to share it as Delta"
-    )
+    return f"read it from the Iceberg catalog at {profile.iceberg_endpoint}: set accessMode to auto or iceberg"
 
 
 def words_of(refusal: ServerError) -> str:

@@ -178,7 +178,7 @@ def with_change_columns(schema: Struct, options: ReadOptions) -> Struct:
     )
 
 
-Mode = Literal["url", "dir", "flight"]
+Mode = Literal["url", "dir", "flight", "iceberg"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Decision:
     """The mode of one load.
 
     Attributes:
-        mode: ``"url"``, ``"dir"`` or ``"flight"``.
+        mode: ``"url"``, ``"dir"``, ``"flight"`` or ``"iceberg"``.
         reason: Why, for the log.
         fallback: The other mode, where it may be tried if this one turns out not to work; else None.
     """

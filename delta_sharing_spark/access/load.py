@@ -238,7 +238,8 @@ def _profile(
 def _inline(profile: Profile) -> dict[str, str]:
     """A profile as options of a Spark load; those of an identity are the client's own."""
     if profile.identity is not None:
-        return {"endpoint": profile.endpoint}
+        catalog = profile.iceberg_endpoint
+        return {"endpoint": profile.endpoint, **({} if catalog is None else {"icebergEndpoint": catalog})}
     if profile.private_key is not None:
         raise ProfileError(
             "a profile with a private key cannot be given to Spark as options; give the client the path of its profile file"

@@ -150,6 +150,12 @@ def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
     return open_directory(negotiated)
 
 
+def _open_iceberg(negotiated: NegotiatedTable) -> OpenTable:
+    from delta_sharing_spark.access.iceberg.table import open_iceberg
+
+    return open_iceberg(negotiated)
+
+
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
     from delta_sharing_spark.access.flight.table import FlightTable
 
@@ -161,6 +167,7 @@ MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
     "url": _open_url,
     "dir": _open_directory,
     "flight": _open_flight,
+    "iceberg": _open_iceberg,
 }
 
 
@@ -250,9 +257,8 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
         # The gateway negotiates: there is nothing to ask the sharing server, which this process may not even reach.
         behind = Profile(options.gateway)
         decision = Decision("flight", f"gateway={options.gateway}")
-        undescribed = TableSnapshotHead(None, "delta", Protocol(1), Metadata("", "", ()))
         return NegotiatedTable(
-            options, behind, transport_of(options), parse_table_name(options.path), undescribed, decision
+            options, behind, transport_of(options), parse_table_name(options.path), _UNDESCRIBED, decision
         )
     if profile is None:
         profile, table = profile_and_table(options)
@@ -265,7 +271,24 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
     return NegotiatedTable(options, profile, settings, table, head, decision)
 
 
+#: What the sharing server describes of a table that is read by its Iceberg catalog, or behind a gateway: nothing.
+_UNDESCRIBED = TableSnapshotHead(None, "delta", Protocol(1), Metadata("", "", ()))
+
+
 def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) -> tuple[TableSnapshotHead, Decision]:
+    head, decision = _described(rest, table, options)
+    if options.ref is not None and decision.mode != "iceberg":
+        raise OptionError(
+            f"'ref' names a branch or tag of an Iceberg table, and {table} is read by {decision.mode}; leave it out, or set "
+            f"accessMode=iceberg where the provider offers the table by an Iceberg catalog",
+            option="ref",
+        )
+    return head, decision
+
+
+def _described(rest: SharingRest, table: TableName, options: ReadOptions) -> tuple[TableSnapshotHead, Decision]:
+    if options.access_mode == "iceberg":
+        return _UNDESCRIBED, Decision("iceberg", "accessMode=iceberg")
     travels = options.version_as_of is not None or options.timestamp_as_of is not None
     try:
         head = rest.metadata(
@@ -285,17 +308,23 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
             if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
                 raise cause from refusal
             return newest, negotiate(newest.metadata, options.access_mode, str(table), str(cause))
-        _refuse_other_format(rest, table, refusal)
+        if _is_iceberg_alone(rest, table, refusal, options):
+            return _UNDESCRIBED, Decision("iceberg", "the share offers it as an Iceberg table alone")
         if isinstance(refusal, NotFoundError):
             raise
         head = _head_from_catalog(rest, table, refusal)
         return head, negotiate(head.metadata, options.access_mode, str(table), words_of(refusal))
 
 
-def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) -> None:
-    """Raise UnsupportedFeatureError for a table that Get Table, or the refusal of its metadata, says is not Delta; names its format."""
+def _is_iceberg_alone(rest: SharingRest, table: TableName, refusal: Refusal, options: ReadOptions) -> bool:
+    """Whether Get Table, or the refusal of a table's metadata, says that it is an Iceberg table, which may be read by its catalog.
+
+    Raises:
+        UnsupportedFeatureError: It is of another format than Delta, and not to be read by an Iceberg catalog; names the format.
+    """
     if isinstance(refusal, NotFoundError) and refusal.is_unlisted:
-        return
+        return False
+    reads_catalog = rest.profile.iceberg_endpoint is not None and options.access_mode == "auto"
     try:
         described = rest.table(table)
     except NotFoundError:
@@ -306,13 +335,17 @@ def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) 
         _log.info("the format of %s could not be asked for: %s", table, error)
         described = None
     if described is not None:
+        if reads_catalog and "iceberg" in described.formats and "delta" not in described.formats:
+            return True
         check_formats(table, described.formats, rest.profile)
     elif refusal.status == 501 and "iceberg" in (refusal.server_message or "").lower():
+        if reads_catalog:
+            return True
         raise UnsupportedFeatureError(
-            f"{table} is no Delta table, and this reader reads Delta; {words_of(refusal)}; "
-            f"{iceberg_advice(table, rest.profile)}",
+            f"{table} is no Delta table; {words_of(refusal)}; {iceberg_advice(rest.profile)}",
             features=("iceberg",),
         ) from refusal
+    return False
 
 
 def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:

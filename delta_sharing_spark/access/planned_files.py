@@ -48,7 +48,7 @@ class FileList(list[FileTask]):
 
 def live_rows(task: FileTask) -> int | None:
     """Rows of a file that are not deleted; None where statistics do not tell."""
-    if task.rows is None or task.invert_deletion_vector:
+    if task.rows is None or task.invert_deletion_vector or task.excluded is not None or task.deletes:
         return None
     return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
 

@@ -80,8 +80,13 @@ def _tour(
     _say(out, f"3. One query, read in both ways: {_QUERY.format(table='trips')}")
     _say(out, "   The native lane is Spark's own Parquet reader, which reads through a gateway in this Python.")
     lanes = []
-    for line, lane in (('register(spark, engine="python")', "Python data source"), ("register(spark)", "native lane")):
-        register(spark, engine="auto" if lane == "native lane" else "python")
+    for lane in ("Python data source", "native lane"):
+        if lane == "native lane":
+            line = "register(spark)"
+            register(spark)
+        else:
+            line = 'register(spark, engine="python")'
+            register(spark, engine="python")
         began = time.monotonic()
         server.reset_metrics()
         read("trips").createOrReplaceTempView("trips")

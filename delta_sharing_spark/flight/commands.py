@@ -37,6 +37,8 @@ _LONGEST_COMMAND = 1 << 18
 _FLIGHT_SQL = b"/arrow.flight.protocol.sql."
 #: What stands in a command, and the option of a load that it becomes.
 _SNAPSHOT = {"where": "where", "limit": "limit", "version": "versionAsOf", "timestamp": "timestampAsOf"}
+#: The fields of a command by their options, where the two are called differently.
+FIELDS = {option: field for field, option in _SNAPSHOT.items() if option != field}
 _CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp")
 #: Options that a command may hold: they change rows and splits, not the server or the recipient.
 _OPTIONS = ("timeZone", "commitTimestampType", "maxSplitBytes", "responseFormat")

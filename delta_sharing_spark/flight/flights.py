@@ -23,10 +23,11 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.access.planned_files import FileList, PlannedFiles
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
-from delta_sharing_spark.flight.commands import Command, StreamRange
+from delta_sharing_spark.flight.commands import FIELDS, Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.arguments import naming
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import FileTask, Split
 from delta_sharing_spark.schema.instants import due_before
@@ -120,7 +121,8 @@ class FlightPlanner:
         moment = options.pop("timestampAsOf", None)
         if moment is None:
             return self._client.rest.table_version(command.table)
-        return first_version_from(self._client, command.table, moment, options, is_in_spark=not command.is_in_utc)
+        with naming({"startingTimestamp": "timestamp"}):
+            return first_version_from(self._client, command.table, moment, options, is_in_spark=not command.is_in_utc)
 
     def describe(self, command: Command) -> dict[str, Any]:
         """A table's version, id and schema (Delta's JSON)."""
@@ -190,11 +192,12 @@ class FlightPlanner:
         )
 
     def _resolved(self, command: Command) -> tuple[TableOpener, ResolvedScan]:
-        options = parse_options(
-            self._client.load_options(command.table, command.load_options()),
-            loaded_at=command.planned_at,
-            is_in_spark=not command.is_in_utc,
-        )
+        with naming(FIELDS):
+            options = parse_options(
+                self._client.load_options(command.table, command.load_options()),
+                loaded_at=command.planned_at,
+                is_in_spark=not command.is_in_utc,
+            )
         opener = TableOpener(negotiated_table(options, self._client.profile))
         return opener, resolve_opened(opener)
 
@@ -395,7 +398,7 @@ def _found_again(planned: PlannedFlight, ticket: Ticket) -> tuple[Split, ...] | 
 
 def _name(task: FileTask) -> tuple[Any, ...]:
     vectors = tuple(None if v is None else (v.unique_id, v.offset) for v in (task.deletion_vector, task.excluded))
-    return task.id, task.size, task.commit_version, task.change_type, vectors
+    return task.id, task.size, task.commit_version, task.change_type, vectors, task.deletes
 
 
 def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:

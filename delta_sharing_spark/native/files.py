@@ -22,11 +22,14 @@ from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, r
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenOnes
+from delta_sharing_spark.scan.column_resolution import Context, mapping_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import read_footer
+from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileTask, ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.split_reader import rows_of_delete_files
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 
@@ -249,7 +252,11 @@ def _opened(
             f"the load was counted; load the table with engine='python', and ask the provider to check the statistics",
             file=task.id,
         )
-    kept = read_row_selection(task, rows, access.open_vector)
+    mapping = mapping_of(spec.schema, footer.schema, spec.mapping)
+    absent = fallbacks_of(task, spec.schema, footer.schema, Context(spec.table, task.id, mapping))
+    if absent:
+        raise NotNativeError(f"it lacks {', '.join(map(repr, absent))}, for which another value than NULL stands in")
+    kept = read_row_selection(task, rows, access.open_vector, rows_of_delete_files(task, spec, access))
     deleted = None if kept is None and limit is None else _deleted(kept, rows, limit, shape)
     shown = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
     for chunk in (chunk for group in shown.groups for chunk in group.chunks):

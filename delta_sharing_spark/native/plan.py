@@ -451,7 +451,8 @@ def _digest(task: FileTask, limit: int | None = None) -> int:
     """What tells a file from others, and which of its rows are read; URLs differ from answer to answer."""
     vectors = [(v.unique_id, v.offset) for v in (task.deletion_vector, task.excluded) if v is not None]
     change = task.invert_deletion_vector, task.change_type, task.commit_version
-    return _short_digest(repr((task.id, vectors, change, limit)).encode())
+    deletes = [delete.location for delete in task.deletes]
+    return _short_digest(repr((task.id, vectors, deletes, change, limit)).encode())
 
 
 def _short_digest(data: bytes) -> int:

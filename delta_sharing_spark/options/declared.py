@@ -81,6 +81,7 @@ class ReadOptions:
 
     version_as_of: int | None = _option(values.count, scope="batch")
     timestamp_as_of: datetime | None = _option(values.timestamp, scope="batch")
+    ref: str | None = _option(values.text, scope="batch")
     #: None where none is known: a data source that Spark runs by itself learns the session's in its tasks.
     time_zone: str | None = _option(values.time_zone)
 
@@ -100,7 +101,7 @@ class ReadOptions:
     allow_added_columns: bool = _option(values.boolean, False, scope="stream")
     poll_interval: float = _option(values.duration, 30.0, scope="stream")
 
-    access_mode: str = _option(values.choice("auto", "url", "dir"), "auto")
+    access_mode: str = _option(values.choice("auto", "url", "dir", "iceberg"), "auto")
     carry_profile: bool | Literal["token"] = _option(values.carried, True)
     storage_region: str | None = _option(values.text)
     storage_endpoint: str | None = _option(values.web_address)
@@ -134,6 +135,7 @@ class ReadOptions:
     endpoint: str | None = _option(values.text, group=INLINE)
     bearer_token: str | None = _option(values.text, group=INLINE, sensitive=True)
     expiration_time: str | None = _option(values.text, group=INLINE)
+    iceberg_endpoint: str | None = _option(values.text, group=INLINE)
     token_endpoint: str | None = _option(values.text, group=INLINE)
     client_id: str | None = _option(values.text, group=INLINE, sensitive=True)
     client_secret: str | None = _option(values.text, group=INLINE, sensitive=True)
@@ -274,6 +276,11 @@ def _check_versions(given: Mapping[str, Any]) -> None:
     ):
         if version in given and timestamp in given:
             raise _refused(version, f"Please either provide '{version}' or '{timestamp}'.")
+    others = {"versionAsOf", "timestampAsOf", "readChangeFeed"} & given.keys()
+    if "ref" in given and others:
+        raise _refused(
+            "ref", f"'ref' names the snapshot of a branch or tag and does not go with '{min(others)}'; give one"
+        )
     if {"versionAsOf", "timestampAsOf"} & given.keys() and given.get("readChangeFeed"):
         raise _refused(
             "readChangeFeed",

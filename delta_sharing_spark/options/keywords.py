@@ -17,6 +17,7 @@ class LoadOptions(TypedDict, total=False):
     responseFormat: Literal["parquet", "delta"]
     versionAsOf: int | str
     timestampAsOf: datetime | date | int | str
+    ref: str
     timeZone: str
     readChangeFeed: bool | str
     readChangeData: bool | str
@@ -33,7 +34,7 @@ class LoadOptions(TypedDict, total=False):
     skipChangeCommits: bool | str
     allowAddedColumns: bool | str
     pollInterval: float | str
-    accessMode: Literal["auto", "url", "dir"]
+    accessMode: Literal["auto", "url", "dir", "iceberg"]
     carryProfile: bool | Literal["true", "false", "token"]
     storageRegion: str
     storageEndpoint: str
@@ -62,6 +63,7 @@ class LoadOptions(TypedDict, total=False):
     endpoint: str
     bearerToken: str
     expirationTime: str
+    icebergEndpoint: str
     tokenEndpoint: str
     clientId: str
     clientSecret: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Struct
+from delta_sharing_spark.schema.types import NAMES_IN_FILES, Array, DataType, Field, Map, Struct
 
 if TYPE_CHECKING:
     from delta_sharing_spark.scan.julian import Julian
@@ -21,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``), by which calendar
+    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``, ``"names"``), by which calendar
     the file counts, and whether its timestamps of 96 bits come as bytes."""
 
     table: str
@@ -58,6 +58,18 @@ class SourceFields:
         """Whether any field has an id."""
         return bool(self._ids)
 
+    @property
+    def has_any_id(self) -> bool:
+        """Whether any field, or one within, has an id."""
+        waiting = list(self.fields)
+        while waiting:
+            field = waiting.pop()
+            if _FIELD_ID in (field.metadata or {}):
+                return True
+            kind = storage(field.type)
+            waiting += [kind.field(place) for place in range(kind.num_fields)]
+        return False
+
     @cached_property
     def _names(self) -> dict[str, list[int]]:
         return self._places(lambda field: field.name)
@@ -78,13 +90,22 @@ class SourceFields:
         return places
 
 
+def mapping_of(schema: Struct, source: pa.Schema, mapping: str) -> str:
+    """How a file's columns are found: by ids, but by a table's mapping of names where no field of the file has any (Iceberg)."""
+    has_names = mapping == "id" and any(NAMES_IN_FILES in field.metadata for field in schema.fields)
+    return "names" if has_names and not SourceFields(source).has_any_id else mapping
+
+
 def find_source(field: Field, sources: SourceFields, context: Context) -> int | None:
     """The index of the file's field that holds ``field``; None if the file lacks it.
 
     Raises:
         CorruptFileError: Several fields fit, or the column is found by its id and there are no ids.
     """
-    if context.mapping == "id" and field.field_id is not None:
+    if context.mapping == "names":
+        names: tuple[str, ...] = tuple(field.metadata.get(NAMES_IN_FILES, ()))
+        found, looked_for = [place for name in names for place in sources.by_name(name)], f"named as {field.name!r} is"
+    elif context.mapping == "id" and field.field_id is not None:
         found, looked_for = sources.by_id(field.field_id), f"with the field id {field.field_id}"
         if sources.fields and not sources.has_ids:
             raise CorruptFileError(

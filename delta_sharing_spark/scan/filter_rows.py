@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, sele
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.schema.arrow_bridge import mask as arrow_mask
 from delta_sharing_spark.storage.ranges import ByteSource
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
 
 OpenVector = Callable[[FileTask, DeletionVector], ByteSource]
 #: Rows whose mask is made at once; each takes a byte until the mask is packed into bits.
@@ -148,23 +151,30 @@ class RowSelection:
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
-def read_row_selection(task: FileTask, rows: int, open_vector: OpenVector) -> RowSelection | None:
+def read_row_selection(
+    task: FileTask, rows: int, open_vector: OpenVector, deleted: BitMap64 | None = None
+) -> RowSelection | None:
     """Fetch and decode the task's deletion vectors; None where every row stays.
 
     Args:
         task: The file's task.
         rows: The number of rows of the file.
         open_vector: Opens the frame of a vector that lies in a file.
+        deleted: Rows that delete files name.
 
     Raises:
         CorruptFileError: A vector's size, checksum or format is wrong, or it marks rows that the file does not have.
     """
-    if task.deletion_vector is None and task.excluded is None:
+    if task.deletion_vector is None and task.excluded is None and not deleted:
         return None
+    excluded = _read(task, task.excluded, rows, open_vector)
+    if deleted:
+        _check_rows(task, deleted, rows)
+        excluded = deleted if excluded is None else excluded | deleted
     return RowSelection(
         _read(task, task.deletion_vector, rows, open_vector),
         task.invert_deletion_vector,
-        _read(task, task.excluded, rows, open_vector),
+        excluded,
     )
 
 
@@ -179,10 +189,14 @@ def _read(task: FileTask, vector: DeletionVector | None, rows: int, open_vector:
             marked = decode(source.read(0, source.size), vector, file=task.id)
         finally:
             source.close()
+    _check_rows(task, marked, rows)
+    return marked
+
+
+def _check_rows(task: FileTask, marked: BitMap64, rows: int) -> None:
     if len(marked) and marked.max() >= rows:
         raise CorruptFileError(
-            f"the deletion vector of {task.id} marks row {marked.max()}, and the file has {rows} rows: they do not belong "
+            f"a deletion vector or delete file of {task.id} marks row {marked.max()}, and the file has {rows} rows: they do not belong "
             f"together; reload the DataFrame, and if it happens again ask the provider to check the table",
             file=task.id,
         )
-    return marked

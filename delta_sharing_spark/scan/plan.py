@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from delta_sharing_spark.network.http import json_object
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
@@ -82,6 +82,21 @@ class DeletionVector:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A Parquet file that names deleted rows of data files (Iceberg, "Delete Formats").
+
+    Attributes:
+        location: An absolute storage path.
+        size: Its bytes.
+        keys: The columns, named by their ids, whose values it deletes (equality deletes); none where it names positions.
+    """
+
+    location: str
+    size: int
+    keys: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FileTask:
     """One data file to read, whichever access mode planned it.
 
@@ -100,6 +115,8 @@ class FileTask:
             milliseconds since the epoch); ``change_type`` None on a feed means the file's own column.
         expires_at: Seconds since the epoch when ``location`` stops working, if known.
         stats: The statistics' JSON, kept only until pruning is done.
+        deletes: Files that name more deleted rows.
+        fallbacks: Values of columns that the file may lack, by field id: they stand in for it then (Iceberg's identity partitions).
     """
 
     id: str
@@ -115,6 +132,8 @@ class FileTask:
     commit_timestamp: int | None = None
     expires_at: float | None = None
     stats: str | None = field(default=None, repr=False)
+    deletes: tuple[DeleteFile, ...] = ()
+    fallbacks: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

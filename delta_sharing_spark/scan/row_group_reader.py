@@ -25,7 +25,7 @@ from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.thrift import read_struct
-from delta_sharing_spark.schema.types import fields_along
+from delta_sharing_spark.schema.types import INITIAL_DEFAULT, fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
@@ -266,7 +266,8 @@ def row_group_filter(
     leaves: dict[tuple[str, ...], int | None] = {}
     for path in skipping.paths:
         fields = fields_along(spec.full_schema, path)
-        if fields is not None:
+        is_filled = fields is not None and any(INITIAL_DEFAULT in field.metadata for field in fields[1:])
+        if fields is not None and not is_filled:
             leaves[path] = leaf_of(footer.schema, fields, context)
 
     def statistics(row_group: int, leaf: int) -> ChunkStatistics | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Executor, Future, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -18,9 +18,11 @@ from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenOnes, stay_at_end
-from delta_sharing_spark.scan.column_resolution import Context, leaves_of
+from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
+from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
     MOST_CONNECTIONS,
@@ -55,6 +57,9 @@ from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct, without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource, Range
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
 
 #: The most bytes and rows of a batch that the reader hands on; its consumer holds several.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
@@ -106,13 +111,15 @@ class _Habits:
 
 #: Of the layouts kept.
 _LAYOUTS = 8
-_habits: ProcessCache[tuple[Pace, str, Struct, frozenset[str]], _Habits] = ProcessCache(64)
+_habits: ProcessCache[tuple[Pace, str, Struct | str, frozenset[str]], _Habits] = ProcessCache(64)
 
 
 def _habits_of(split: Split) -> _Habits:
     spec = split.spec
     pace = pace_of(spec.table, split.slices[0].task.location if split.slices else "")
-    key = pace, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
+    # Mapped columns that look alike may be others in files: schemas are equal whatever their physical names and ids.
+    columns = spec.full_schema if spec.mapping == "none" else repr(spec.full_schema)
+    key = pace, spec.mapping, columns, frozenset(spec.partition_columns)
     return _habits.get_or_make(key, lambda: _Habits(pace, Places(pace)))
 
 
@@ -392,7 +399,9 @@ class _SplitReader:
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
         julian = footer.julian(spec.time_zone)
-        context = Context(spec.table, task.id, spec.mapping, julian, footer.has_int96_bytes)
+        mapping = mapping_of(spec.full_schema, footer.schema, spec.mapping)
+        context = Context(spec.table, task.id, mapping, julian, footer.has_int96_bytes)
+        constants |= fallbacks_of(task, spec.full_schema, footer.schema, context)
 
         def leaves() -> list[int]:
             from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
@@ -421,7 +430,10 @@ class _SplitReader:
             else:
                 habits.places.waste(guess)
                 fetched.close()
-        selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector) if groups else None
+        selection = None
+        if groups:
+            deleted = rows_of_delete_files(task, spec, self._access)
+            selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector, deleted)
         reserved = sum(part.length for part in guess.ranges)
         return _OpenSlice(source, footer, constants, context, layout, groups, selection, reserved)
 
@@ -463,6 +475,16 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, size_of(batch))))
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)
+
+
+def rows_of_delete_files(task: FileTask, spec: ReadSpec, access: FileAccess) -> BitMap64 | None:
+    """Rows of a file that its delete files name; None where it has none. Raises as ``read_split``."""
+
+    def read(file: FileTask, schema: Struct) -> Generator[pa.RecordBatch, None, None]:
+        columns = ReadSpec(spec.table, schema, schema, mapping="id", time_zone=spec.time_zone, is_projected=True)
+        return read_split(Split(0, columns, (FileSlice(file),), access))
+
+    return deleted_rows(task, spec.table, read)
 
 
 def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:

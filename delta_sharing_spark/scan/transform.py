@@ -10,15 +10,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+from uuid import UUID
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf, is_bytes_of_timestamps
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, is_list, storage
+from delta_sharing_spark.scan.initial_values import default_of
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import (
+    INITIAL_DEFAULT,
     Array,
     DataType,
     Decimal,
@@ -45,6 +48,8 @@ class Whole(Enum):
     CAST = "cast"
     #: A variant's struct becomes value and metadata in Spark's order; shredded values are put together again.
     VARIANT = "variant"
+    #: A UUID of 16 bytes becomes its text.
+    UUID = "uuid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,14 @@ class Inner:
     fields: tuple[tuple[int | None, Node], ...]
 
 
-Node = Whole | Inner
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A field that the file lacks has this value in every row (Iceberg, "Default values")."""
+
+    value: pa.Scalar
+
+
+Node = Whole | Inner | Default
 
 
 def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -> Node:
@@ -63,6 +75,9 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
     Raises:
         SchemaError: There is no lossless way; names file, column and both types.
     """
+    # Only Iceberg's tables have UUIDs, and texts of 16 bytes each are none; not every Arrow tells the two apart.
+    is_uuid = source == pa.binary(16) and context.mapping in ("id", "names")
+    is_uuid |= isinstance(source, pa.UuidType)
     source = storage(source)
     if pa.types.is_null(source):
         return Whole.NULLS
@@ -72,6 +87,8 @@ def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -
                 return Whole.VARIANT
         case Primitive() | Decimal() | Spatial():
             target = arrow_type(declared)
+            if is_uuid and declared == Primitive("string"):
+                return Whole.UUID
             if source.equals(target) and not context.converts(declared):
                 return Whole.KEEP
             if can_cast(source, target) or (context.has_int96_bytes and is_bytes_of_timestamps(source, target)):
@@ -105,12 +122,17 @@ def _plan_children(
     for field in fields:
         index = find_source(field, sources, context)
         node = (
-            Whole.NULLS
+            _absent(field, context)
             if index is None
             else plan(sources.fields[index].type, field.type, f"{path}.{field.name}" if path else field.name, context)
         )
         children.append((index, node))
     return tuple(children)
+
+
+def _absent(field: Field, context: Context) -> Node:
+    """What a field becomes that the file lacks."""
+    return Default(default_of(field, context)) if INITIAL_DEFAULT in field.metadata else Whole.NULLS
 
 
 def _simplified(node: Node, source: pa.DataType, declared: DataType, context: Context) -> Node:
@@ -137,10 +159,14 @@ def apply(node: Node, array: pa.Array, declared: DataType, path: str, context: C
             return array
         case Whole.NULLS, _:
             return pa.nulls(len(array), arrow_type(declared))
+        case Default(value), _:
+            return pa.repeat(value, len(array))
         case Whole.CAST, _:
             return _cast(array, declared, path, context)
         case Whole.VARIANT, _:
             return assemble_variant(array, arrow_type(declared), path=path, file=context.file)
+        case Whole.UUID, _:
+            return pa.array([None if one is None else str(UUID(bytes=one)) for one in array.to_pylist()], pa.string())
         case Inner(children), Struct():
             return _apply_struct(children, array, declared, path, context)
         case Inner(children), Array() | Map():

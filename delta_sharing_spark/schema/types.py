@@ -16,6 +16,10 @@ from delta_sharing_spark.errors import ResponseError, SchemaError, UnreadableCol
 COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
 COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
+#: Of Iceberg's fields: their names in files without ids, and the value that stands in where a file lacks one, as JSON.
+NAMES_IN_FILES, INITIAL_DEFAULT = "iceberg.names", "iceberg.initial-default"
+_MAPPING = (COLUMN_MAPPING_NAME, COLUMN_MAPPING_ID, NAMES_IN_FILES, INITIAL_DEFAULT)
+
 #: Primitive type names of the Delta protocol that this reader knows, decimals aside.
 PRIMITIVES = frozenset({
     "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp",
@@ -472,7 +476,7 @@ def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
 
 def without_mapping(schema: Struct) -> Struct:
     """The schema without physical names and ids, for a table whose columns are not mapped."""
-    return with_metadata(schema, lambda key: key not in (COLUMN_MAPPING_NAME, COLUMN_MAPPING_ID))
+    return with_metadata(schema, lambda key: key not in _MAPPING)
 
 
 # A default that Spark cannot resolve breaks the load; the others belong to writers.

@@ -55,7 +55,7 @@ class Profile:
     ``oauth_jwt_bearer_private_key_jwt``, or ``identity`` where the recipient asked for one; only that type's fields are set.
     Secrets stay out of its ``repr``. ``carried`` tells what issued the token, where it holds no more than that, for executors:
     ``carryProfile=token``, or an identity, which renews in the driver's process and is left behind where the profile is pickled.
-    ``iceberg_endpoint`` is the address of the Iceberg catalog of the same shares (OpenSharing), which nothing here asks."""
+    ``iceberg_endpoint`` is the address of the Iceberg catalog of the same shares (OpenSharing)."""
 
     endpoint: str
     type: str = "bearer_token"

@@ -18,6 +18,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.bodies import header_count
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.network.waits import FIRST, say_waiting
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer, unreadable_answer
 from delta_sharing_spark.sharing.wire_lines import FileBlock, blocks_of, decoded, file_blocks
@@ -343,13 +344,18 @@ def await_query(
         NotFoundError: The server no longer knows the query.
         UnavailableError: The query is still pending after ``retry_seconds``, at least ten minutes.
     """
-    deadline = settings.clock() + max(settings.retry_seconds, 600.0)
+    began, bound = settings.clock(), max(settings.retry_seconds, 600.0)
     pause = _FIRST_POLL
     while True:
         query_id = _pending(status, table)
-        if settings.clock() > deadline:
+        now = settings.clock()
+        if now > began + bound:
             raise UnavailableError(
                 f"the asynchronous query of {table} is still pending; set asyncQuery=false, or ask the provider about the server"
+            )
+        if now + pause - began >= FIRST:
+            say_waiting(
+                f"the query of {table}", "the server still works on it", now, now - began, bound, "retryTimeout"
             )
         settings.sleep(pause)
         pause = min(pause * 2, _LONGEST_POLL)

@@ -56,6 +56,7 @@ from delta_sharing_spark.sharing.response import (
     parse_page,
 )
 from delta_sharing_spark.sharing.transport import (
+    LARGEST_ANSWER,
     NOT_THERE,
     RequestPurpose,
     body_chunks,
@@ -377,12 +378,20 @@ class SharingRest:
         return parse_credentials(tree, str(table))
 
     def ask_json(
-        self, method: str, path: str, what: str, *, params: Mapping[str, str] | None = None, body: Any = None
+        self,
+        method: str,
+        path: str,
+        what: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        limit: int = LARGEST_ANSWER,
     ) -> dict[str, Any]:
-        """A request whose answer is a JSON object; ``what`` names it in errors."""
+        """A request whose answer is a JSON object of at most ``limit`` bytes; ``what`` names it in errors."""
 
         def ask() -> dict[str, Any]:
-            answer = read_bytes(self._send(method, path, what, params=params, json=body), what)
+            answer = read_bytes(self._send(method, path, what, headers=headers, params=params, json=body), what, limit)
             tree = json_object(answer)
             if tree is None:
                 error = no_server(f"{what}: the answer is not a JSON object")

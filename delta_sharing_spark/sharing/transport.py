@@ -59,7 +59,7 @@ from delta_sharing_spark.sharing.wire_records import broken
 _T = TypeVar("_T")
 
 #: Bytes of an answer that is held whole: a page of a listing, credentials.
-_LARGEST_ANSWER = 32 << 20
+LARGEST_ANSWER = 32 << 20
 MAX_REDIRECTS = 5
 #: An answer that arrives faster than this, bytes a second, is let go on.
 _SLOWEST = 64 << 10
@@ -266,7 +266,7 @@ def _redirected(url: Url, location: str, method: str, status: int, purpose: Requ
     return target
 
 
-def read_bytes(response: requests.Response, what: str, limit: int = _LARGEST_ANSWER) -> bytes:
+def read_bytes(response: requests.Response, what: str, limit: int = LARGEST_ANSWER) -> bytes:
     """The whole body of an answer.
 
     Raises:
@@ -327,7 +327,12 @@ def truncated_answer(what: str, error: Exception | None = None) -> RetryableErro
     )
 
 
-_BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
+_BY_STATUS: dict[int, type[ServerError]] = {
+    401: UnauthenticatedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    419: UnauthenticatedError,  # an Iceberg catalog's
+}
 #: Statuses of 500 and above that say "never", not "not now".
 _NOT_IMPLEMENTED = (501, 505)
 _ERROR_BODY, _MESSAGE, _SHORT = 16384, 2000, 300
@@ -393,7 +398,8 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
     elif purpose.refused is not None:
         advice = purpose.refused
     else:
-        by_status = {401: purpose.expired or _REFUSED, 403: _NO_ACCESS, 404: NOT_THERE}
+        expired = purpose.expired or _REFUSED
+        by_status = {401: expired, 403: _NO_ACCESS, 404: NOT_THERE, 419: expired}
         advice = by_status.get(status, _NOT_SO)
     return kind(f"{cause}; {advice}", status=status, error_code=code, server_message=message)
 
@@ -414,6 +420,8 @@ def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[
         return None, clean(text[: max(0, kept)], _SHORT)
     if not isinstance(tree, dict):
         return None, clean(tree, _SHORT)
+    if isinstance(of_catalog := tree.get("error"), dict):  # of an Iceberg catalog
+        tree = {"errorCode": of_catalog.get("type"), "message": of_catalog.get("message")}
     code = tree.get("errorCode") or tree.get("error_code") or tree.get("error")
     message = tree.get("message") or tree.get("error_description")
     return clean(code, _SHORT) if code else None, clean(message, _MESSAGE) if message else None

@@ -32,6 +32,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.arguments import naming
 from delta_sharing_spark.options.declared import warn_of_stream_options
 from delta_sharing_spark.schema.types import merge, parse_schema, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
@@ -41,7 +42,7 @@ from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
 from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
-from delta_sharing_spark.spark.table_names import table_references, tokens_of, with_frames
+from delta_sharing_spark.spark.table_names import TIME_TRAVEL, table_references, tokens_of, with_frames
 from delta_sharing_spark.storage.profile_files import only_spark_reads
 
 _Load = Callable[..., Any]
@@ -87,7 +88,7 @@ def register(spark: SparkSession, name: str | None = None, engine: str = "auto")
     """
     if checked_engine(engine) == "native" and not (reach := reach_of(spark)).is_possible:
         raise ConfigError(
-            f"register(spark, engine='native') cannot read in this session: {reach.reason}; use engine='auto'"
+            f"register(spark, engine='native') cannot read in this session: {reach.reason}; leave engine out"
         )
     register_source(spark, name)
     _stand_in(spark, name or DeltaSharingDataSource.name())
@@ -297,5 +298,6 @@ def _over_frames(spark: Any, text: str) -> tuple[str, dict[str, Any]]:
     frames = {}
     for number, mention in enumerate(mentions):
         reader = spark.read.format(DeltaSharingDataSource.name()).options(**mention.travel)
-        frames[f"t{number}"] = reader.load(f"{mention.profile}#{TableName(*mention.name)}")
+        with naming(TIME_TRAVEL):
+            frames[f"t{number}"] = reader.load(f"{mention.profile}#{TableName(*mention.name)}")
     return with_frames(text, tokens, mentions, list(frames)) if frames else text, frames

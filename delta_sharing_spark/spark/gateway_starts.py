@@ -16,6 +16,7 @@ from pyspark import RDD, SparkContext, cloudpickle
 from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.machines import ClusterGateway
+from delta_sharing_spark.network.waits import FIRST
 from delta_sharing_spark.spark import start_gateway
 
 _log = logging.getLogger(__name__)
@@ -66,12 +67,18 @@ class GatewayStarts:
             ConfigError: The package is missing on all of them.
         """
         until = time.monotonic() + PATIENCE
+        is_told = False
         with self._changed:
             self._asks = True
             while (
                 (waits := self._waits_for()) and (left := until - time.monotonic()) > 0 and not self._gateway.is_closed
             ):
                 self._changed.wait(min(left, _LOOK))
+                if not is_told and left < PATIENCE - FIRST:
+                    is_told = True
+                    _log.warning(
+                        "%s so far; it is waited for up to %.0f s, then the native lane is given up", waits, PATIENCE
+                    )
             hosts = self._without()
             lacks = [told for host, (_, told) in self._lacks.items() if host in hosts]
             number = len(set(self._seen.values()))

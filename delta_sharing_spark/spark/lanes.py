@@ -106,7 +106,7 @@ def note_python_source(engine: str, why: object, what: str = "the query") -> Non
         ConfigError: ``native`` was asked for.
     """
     if engine == "native":
-        raise ConfigError(f"engine='native' cannot read {what}: {why}; use engine='auto' or 'python'")
+        raise ConfigError(f"engine='native' cannot read {what}: {why}; leave engine out, or use engine='python'")
     _log.info("%s: Python data source (%s)", what, why)
 
 
@@ -165,5 +165,7 @@ def _unfit(reach: Reach, engine: str, what: str) -> str | None:
     """
     why = why_no_gateways(reach) if reach.is_possible else reach.reason
     if why is not None and engine == "native":
-        raise ConfigError(f"engine='native' cannot {what} in this session: {why}; use engine='auto' or 'python'")
+        raise ConfigError(
+            f"engine='native' cannot {what} in this session: {why}; leave engine out, or use engine='python'"
+        )
     return why

@@ -22,6 +22,7 @@ from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, Predica
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.arguments import naming
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.rest import near_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
@@ -39,7 +40,14 @@ from delta_sharing_spark.spark.narrowed_loads import (
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
-from delta_sharing_spark.spark.table_names import TableReference, Token, table_references, tokens_of, with_frames
+from delta_sharing_spark.spark.table_names import (
+    TIME_TRAVEL,
+    TableReference,
+    Token,
+    table_references,
+    tokens_of,
+    with_frames,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -340,7 +348,8 @@ def _find_all(client: Recipient, mentions: Sequence[TableReference]) -> list[Loa
 
 def _find(client: Recipient, mention: TableReference) -> Load | NotFoundError:
     try:
-        return _reference(client, TableName(*mention.name), mention.travel)
+        with naming(TIME_TRAVEL):
+            return _reference(client, TableName(*mention.name), mention.travel)
     except NotFoundError as answer:
         return answer
 

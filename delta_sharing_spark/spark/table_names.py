@@ -30,6 +30,10 @@ _VERSION, _TIMESTAMP = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME
 Name = tuple[str, str, str]
 
 
+#: Time travel in statements, by the options that it becomes.
+TIME_TRAVEL = {"versionAsOf": "VERSION AS OF", "timestampAsOf": "TIMESTAMP AS OF"}
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A token: ``kind`` is ``string``, ``quoted``, ``word``, ``other`` or ``end``; ``word`` is upper-cased, else the text."""
@@ -76,7 +80,7 @@ class TableReference:
     @property
     def travel(self) -> dict[str, str]:
         """Its time travel as options of a load; a moment without a zone is in the session's."""
-        options = {"versionAsOf": self.version, "timestampAsOf": self.timestamp}
+        options = dict(zip(TIME_TRAVEL, (self.version, self.timestamp), strict=True))
         return {name: value for name, value in options.items() if value is not None}
 
 

@@ -237,7 +237,7 @@ class Storage:
 
             def ask() -> Answer:
                 # An endpoint that the user names may be on this machine; a location that the server names may not.
-                with nullcontext() if settings.endpoint else refusing_local_addresses():
+                with nullcontext() if settings.endpoint and settings.trusts_endpoint else refusing_local_addresses():
                     # A listing, or an object of the log, has its body decoded.
                     return send(session, method, parse_url(url), headers, timeout, is_decoded=transfer is None)
 

@@ -18,10 +18,12 @@ class StorageSettings(NetworkSettings):
     Attributes:
         region: AWS region; None finds it (S3 names the right one when asked in the wrong one).
         endpoint: The URL, with its scheme, of an endpoint to use instead of the cloud's own (MinIO, Azurite, an emulator).
+        trusts_endpoint: Whether the endpoint may lead to this machine or its network: one that the user names may.
     """
 
     region: str | None = None
     endpoint: str | None = None
+    trusts_endpoint: bool = True
 
 
 #: What a secret may consist of: no white space, no separators of a connection string, nothing that ends a header.

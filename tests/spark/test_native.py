@@ -19,7 +19,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from delta_sharing_spark import SharingClient, load_as_spark
-from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
@@ -482,13 +482,13 @@ def test_settings_of_the_session(spark: Any, client: SharingClient, setting: dic
 @pytest.mark.connect
 @pytest.mark.filterwarnings("ignore:Spark Connect writes options:UserWarning")
 def test_a_session_without_webhdfs_reads_by_the_python_source(
-    spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = {"fs.webhdfs.impl": "no.such.FileSystem", "fs.webhdfs.impl.disable.cache": "true"}
     monkeypatch.setattr(native, "_READER_OPTIONS", {**native._READER_OPTIONS, **nothing})
-    frame = client.table("views.d.plain").to_spark(spark, engine="native")
-    assert "cannot read WebHDFS" in caplog.text
-    assert "no.such.FileSystem not found" in caplog.text
+    with pytest.raises(ConfigError, match=r"cannot read WebHDFS \(.*no.such.FileSystem not found\); use engine='auto'"):
+        client.table("views.d.plain").to_spark(spark, engine="native")
+    frame = client.table("views.d.plain").to_spark(spark, engine="auto")
     assert not is_native(frame)
     assert frame.count() == 3000
 

@@ -150,7 +150,7 @@ def test_without_a_certificate_the_python_source_reads(
     try:
         reaches = [native.reach_of(session) for _ in range(3)]
         with pytest.raises(
-            ConfigError, match=r"engine='native' cannot read t in this session: .*\[cluster\]'; use engine="
+            ConfigError, match=r"engine='native' cannot read t in this session: .*\[cluster\]' .*; leave engine out"
         ):
             lanes._unfit(reaches[0], "native", "read t")
     finally:

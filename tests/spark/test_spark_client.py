@@ -35,7 +35,7 @@ def test_to_spark(spark: Any, server: SharingServer, profile: str, table: str, i
     assert client.table(table).scan(version=1).to_spark(spark).count() == 10
 
 
-@pytest.mark.parametrize("engine", ["python", "native"])
+@pytest.mark.parametrize("engine", ["python", "auto"])
 def test_a_load_narrows_what_its_client_asks_of_every_load(
     spark: Any, profile: str, table: str, engine: str, tmp_path: Any
 ) -> None:

@@ -65,6 +65,13 @@ def _addresses() -> Iterator[tuple[str, str]]:
             yield from ((address, file.name) for address in re.findall(rf"{re.escape(site)}[\w./#-]*", text))
 
 
+def test_the_default_engine_is_written_nowhere() -> None:
+    """``register(spark)`` is the native lane, and ``engine="python"`` the way back: nobody needs another word."""
+    texts = [*PAGES, *(ROOT / "examples").glob("*.*"), *(ROOT / "delta_sharing_spark").rglob("*.py")]
+    written = re.compile(r"(?<!: str = )\bengine=[\"'\\]+auto")
+    assert [file.name for file in texts if written.search(file.read_text(encoding="utf-8"))] == []
+
+
 def test_addresses_in_errors_are_pages_of_the_site() -> None:
     """The site has a file ``page.html`` for each page, and no directories: ``use_directory_urls`` in mkdocs.yml."""
     assert "\nuse_directory_urls: false\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

@@ -170,7 +170,7 @@ REFUSED_IN_BATCH = [
     ({"startingVersion": "1"}, "option 'startingVersion' needs readChangeFeed=true"),
     ({"readChangeFeed": "true", "startingVersion": "latest"}, "'latest' is for streams"),
     ({"responseFormat": "avro"}, "The user input must be one of:{parquet, delta}."),
-    ({"accessMode": "directory"}, "must be one of: auto, url, dir; did you mean 'dir'?"),
+    ({"accessMode": "directory"}, "must be one of: auto, url, dir, iceberg; did you mean 'dir'?"),
     ({"pushdown": "on"}, "must be one of: off, query"),
     ({"timeZone": "Europe/Berln"}, "did you mean 'Europe/Berlin'?"),
     ({"timeZone": "../../etc/passwd"}, "must be a time zone's name"),

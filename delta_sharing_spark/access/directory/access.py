@@ -1,6 +1,6 @@
 """Holds storage tokens (issued for a location, kept, renewed), and opens the files of splits with them.
 
-The model of a token is Hadoop's S3A delegation token (``docs/credentials.md`` compares them point by point): it says what
+The model of a token is Hadoop's S3A delegation token (``docs/credentials-inside.md`` compares them point by point): it says what
 kind it is, where it holds, until when and where it came from, and travels with the work. Unlike there it can be
 renewed: by asking the sharing server again.
 """
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _MARGIN_SECONDS = 300.0
 _MARGIN_SHARE = 0.1
 #: Seconds that a credential is taken to hold where the server does not tell, against the protocol, or tells a time that is over.
-_UNTOLD_SECONDS = 900.0
+UNTOLD_SECONDS = 900.0
 #: A credential that is refused at this age, in seconds, may not be known everywhere yet.
 _YOUNG = 10.0
 #: Tokens kept per process.
@@ -151,7 +151,7 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
     told = None if credentials.expiration_time is None else credentials.expiration_time / 1000
     # Of clocks that differ the storage's counts, as for URLs.
     ended = told if told is not None and told <= now else None
-    expires = now + _UNTOLD_SECONDS if told is None or ended is not None else told
+    expires = now + UNTOLD_SECONDS if told is None or ended is not None else told
     # Held to what was asked for, even where the server grants more.
     return StorageToken(requested, secret, now, expires, origin, ended=ended)
 
@@ -366,7 +366,8 @@ class DirectoryAccess(FileAccess):
     def outlasts_planning(self, task: FileTask) -> bool:
         issuer = self.issuer
         # A carried token may have ended: storage's are then asked for with the driver's, in time.
-        is_renewed = issuer is not None and not (isinstance(issuer, SharingIssuer) and issuer.profile.carried)
+        profile: Profile | None = getattr(issuer, "profile", None)
+        is_renewed = issuer is not None and not (profile is not None and profile.carried)
         return is_renewed or all(time.time() < token.renew_at for token in self.tokens)
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> DirectoryAccess:
@@ -489,8 +490,10 @@ def _is_listed(storage: Storage, location: Location) -> bool | None:
 
 
 def paths_of(task: FileTask) -> Iterator[str]:
-    """The storage paths a task reads: its file's and its vectors'."""
+    """The storage paths a task reads: its file's, its vectors' and its delete files'."""
     yield task.location
     for vector in (task.deletion_vector, task.excluded):
         if vector is not None and vector.storage != "i":
             yield vector.path
+    for delete in task.deletes:
+        yield delete.location

@@ -295,8 +295,8 @@ class DirectoryTable(OpenTable):
             # The server refused to describe the table, and only the list of tables told that there is a directory.
             raise UnsupportedFeatureError(
                 f"{self._table} is no Delta table as far as its directory tells: {self.log.root} has no Delta log, and the "
-                f"sharing server does not describe it; it may be an Iceberg table, which this reader does not read: "
-                f"{iceberg_advice(self._negotiated.table, self._negotiated.profile)}"
+                f"sharing server does not describe it; it may be an Iceberg table: "
+                f"{iceberg_advice(self._negotiated.profile)}"
             ) from error
         self._check(head, is_newest=as_of == AsOf())
         return TableState(head.version, shape_of(head.protocol, head.metadata, self._table))

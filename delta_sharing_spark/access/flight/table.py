@@ -53,6 +53,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.retry import backoff
+from delta_sharing_spark.network.waits import FIRST, say_waiting
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
 from delta_sharing_spark.schema.arrow import with_other_values
@@ -126,7 +127,8 @@ class FlightAccess:
         ]
         canceller = closed_with_consumer(Canceller(f"the rows of {task.id}"))
         arrived = failures = renewals = 0
-        deadline = time.monotonic() + self.gateway.retry_seconds
+        bound, broken_since = self.gateway.retry_seconds, 0.0
+        deadline = time.monotonic() + bound
         while True:
             connection = GatewayConnection(gateways[(number + failures) % len(gateways)])
             before = arrived
@@ -147,9 +149,13 @@ class FlightAccess:
                 endpoint = replace(endpoint, expires=0.0)
                 continue
             failures += 1
+            now = time.monotonic()
+            broken_since = now if failures == 1 else broken_since
             pause = backoff(failures, _FIRST_WAIT, _LONGEST_WAIT)
-            if not isinstance(cause, (NetworkError, UnavailableError)) or time.monotonic() + pause > deadline:
+            if not isinstance(cause, (NetworkError, UnavailableError)) or now + pause > deadline:
                 raise cause from None
+            if now + pause - broken_since >= FIRST:
+                say_waiting(f"endpoint {task.id}", str(cause), now, now - broken_since, bound, "retryTimeout")
             _log.info("endpoint %s broke off after %d rows, trying again in %.1f s: %s", task.id, arrived, pause, cause)
             connection.forget()
             canceller.wait(pause)

@@ -24,6 +24,7 @@ from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
 from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints, kind_of
 from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.http import SIGNED, SocketServer
+from delta_sharing_spark.testing.server.iceberg_catalog import ICEBERG, IcebergCatalog
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import PREFIX, Refusal, Request, Response, json_response, segments
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
@@ -122,7 +123,7 @@ class SharingServer:
         settings: How the server behaves; may be changed while it runs.
 
     Attributes:
-        settings, faults, catalog: To be changed while it runs.
+        settings, faults, catalog, iceberg: To be changed while it runs; the last is the Iceberg catalog.
         identity: Who may ask; more than the bearer token if so changed.
         vendors: Who makes temporary credentials, by the location's scheme.
         requests: What was served, oldest first.
@@ -142,6 +143,7 @@ class SharingServer:
         self.faults = Faults()
         self.identity = Identity(token or secrets.token_urlsafe(16))
         self.catalog = Catalog()
+        self.iceberg = IcebergCatalog()
         self.vendors: dict[str, CredentialVendor] = {}
         self._signer = Signer(secrets.token_bytes(32), self.settings)
         pages = Pages(self._signer, self.settings, self.faults)
@@ -274,14 +276,18 @@ class SharingServer:
         if kind == "bearer_token":
             until = datetime.now(timezone.utc) + timedelta(days=1)
             fields = {"bearerToken": self.token, "expirationTime": f"{until:%Y-%m-%dT%H:%M:%S.0Z}"}
-            return {"shareCredentialsVersion": 1, "endpoint": self.endpoint, **fields}
+            return {"shareCredentialsVersion": 1, "endpoint": self.endpoint, **fields, **self._iceberg_endpoint()}
         version: dict[str, Any] = {"shareCredentialsVersion": 2, "type": kind, "endpoint": self.endpoint}
+        version |= self._iceberg_endpoint()
         if kind == "basic":
             return version | {"username": self.identity.username, "password": self.identity.password}
         if kind == "oauth_client_credentials":
             secrets_of = {"clientId": self.identity.client_id, "clientSecret": self.identity.client_secret}
             return version | {"tokenEndpoint": self.token_endpoint, **secrets_of}
         raise ValueError(f"no profile of type {kind!r} is made here")
+
+    def _iceberg_endpoint(self) -> dict[str, str]:
+        return {"icebergEndpoint": f"http://{self.address}{ICEBERG}"} if self.iceberg.tables else {}
 
     def write_profile(self, path: str | os.PathLike[str], kind: str = "bearer_token") -> str:
         """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``.
@@ -330,6 +336,8 @@ class SharingServer:
             return "data", self._signer.name_of(path.removeprefix("/data/"))
         if path == "/oauth/token":
             return "token", ""
+        if path.startswith(ICEBERG + "/"):
+            return "iceberg", ""
         return (kind_of(segments(path)) if path.startswith(PREFIX + "/") else "unknown"), ""
 
     def admit(self, request: Request) -> int:
@@ -347,6 +355,8 @@ class SharingServer:
             return serve_data(request, self._signer, self.settings)
         if request.kind == "token":
             return self.identity.token_response(request)
+        if request.kind == "iceberg":
+            return self.iceberg.answer(request)
         return self._endpoints.answer(request)
 
 

@@ -21,6 +21,7 @@ import pytest
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient, functions
 from delta_sharing_spark.access.load import cheapest_column
+from delta_sharing_spark.cli.main import main
 from delta_sharing_spark.display import Column, Listing
 from delta_sharing_spark.errors import (
     AddressError,
@@ -505,8 +506,27 @@ def test_moments_without_a_zone_are_in_utc_where_no_session_is(
         (lambda table: table.changes("x"), "Invalid value 'x' for starting_version,"),
     ],
 )
-def test_errors_name_what_the_user_wrote(table: SharedTable, use: Callable[[SharedTable], object], says: str) -> None:
+def test_errors_of_methods_name_what_the_user_wrote(
+    table: SharedTable, use: Callable[[SharedTable], object], says: str
+) -> None:
     with pytest.raises(OptionError) as refused:
         use(table)
     assert says in str(refused.value)
     assert refused.value.option
+
+
+def test_errors_of_statements_and_commands_name_what_the_user_wrote(
+    table: SharedTable, server: SharingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql = pytest.importorskip("delta_sharing_spark.spark.sql")
+    for travel in ("TIMESTAMP AS OF 'gestern'", "VERSION AS OF 'x'"):
+        text = f"SELECT * FROM sh.sc.t {travel}"
+        (mention,) = sql.table_references(text, sql.tokens_of(text))
+        with pytest.raises(OptionError) as refused:
+            sql._find(table.client, mention)
+        assert travel[: travel.index(" '")] in str(refused.value)
+        assert "AsOf" not in str(refused.value)
+    address = f"{server.write_profile(tmp_path / 'p.share')}#sh.sc.t"
+    for words in (["head", address, "--timestamp", "gestern"], ["changes", address, "--starting-timestamp", "gestern"]):
+        assert main(words) != 0
+        assert f"{words[2]}: The provided timestamp (gestern)" in capsys.readouterr().err

@@ -91,7 +91,7 @@ for way in WAYS:
 held = scan.to_record_batch_reader()
 other = read_splits(planned, 4)
 threading.Thread(target=lambda: next(other), daemon=True).start()
-while len(process_end._awaiting) < 5:
+while len(process_end._awaiting) < 8:  # all ways, but for the requests of two
     time.sleep(0.01)
 """
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from delta_sharing_spark.errors import UnavailableError
 from delta_sharing_spark.network import connections, waits
 from delta_sharing_spark.network.connections import Deadline, extend_deadline
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError, retry
 from delta_sharing_spark.network.waits import say_waiting
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.response import await_query
 
 REFUSED = "s.example refused the connection: nothing listens on port 443"
 
@@ -71,6 +74,16 @@ def test_parallel_reads_wait_for_one_thing(warnings: Callable[[], list[str]]) ->
     say_waiting("file 9", "another.example is silent", 103.0, 10.0, 320.0, "readTimeout")
     say_waiting("file 1", REFUSED, 161.0, 70.0, 600.0, "retryTimeout")
     assert [text.partition(":")[0] for text in warnings()] == ["file 0", "file 9", "file 1"]
+
+
+def test_a_query_that_the_server_works_on_is_told(warnings: Callable[[], list[str]]) -> None:
+    patient = Patient(0)
+    status = {"queryId": "q", "queryStatus": "RUNNING"}
+    pending: Any = SimpleNamespace(query_status=status)
+    with pytest.raises(UnavailableError, match="still pending"):
+        await_query(patient.settings, TableName("s", "d", "t"), status, lambda _: pending)
+    assert warnings()[0].startswith("the query of s.d.t: no answer for ")
+    assert 8 <= len(warnings()) <= 11
 
 
 def test_nobody_waits_in_a_spark_task(warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,8 +67,8 @@ def test_an_iceberg_table_is_refused_by_name(
 ) -> None:
     server.settings.get_table = get_table
     server.add_table("s.d.berg", tmp_path, access_modes=modes, format="ICEBERG")
-    client = _client(server, **({} if catalog is None else {"catalog": catalog}))
-    where = r"https://catalog\.example/iceberg \(warehouse s, table d\.berg\)" if catalog else "does not have"
+    client = _client(server, **({} if catalog is None else {"catalog": catalog, "accessMode": "url"}))
+    where = r"https://catalog\.example/iceberg: set accessMode to auto or iceberg" if catalog else "does not have"
     for _ in range(2):
         with pytest.raises(UnsupportedFeatureError, match=f"s.d.berg.*Iceberg.*{where}"):
             client.table("s.d.berg").to_arrow()

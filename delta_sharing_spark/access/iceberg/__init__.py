@@ -1,0 +1,1 @@
+"""Reads a table by the Iceberg catalog of a share."""

@@ -1,0 +1,117 @@
+"""Tells which delete files hold for which data files (Iceberg, "Scan Planning")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from delta_sharing_spark.access.iceberg.manifests import FILE_PATH_ID, POSITIONS, Entry, corrupt
+from delta_sharing_spark.errors import UnsupportedFeatureError
+from delta_sharing_spark.scan.plan import MAX_VECTOR_BYTES, DeleteFile, DeletionVector
+from delta_sharing_spark.schema.types import Field
+
+#: Of a vector in a Puffin file: its size before it, its checksum after.
+_FRAME_BYTES = 8
+
+
+def partition_key(entry: Entry) -> tuple[int, str]:
+    """What is equal for files of one partition: the spec, and the tuple's values."""
+    return entry.spec_id, repr(sorted(entry.partition.items())) if entry.partition else ""
+
+
+class DeleteIndex:
+    """The delete files of a snapshot, by what they hold for.
+
+    Args:
+        entries: Those of all delete manifests.
+        key_of: The column of an equality delete by its field id; raises where it cannot be a key.
+        is_global: Whether a partition spec has no field, so that its equality deletes hold for every file.
+    """
+
+    def __init__(
+        self, entries: Iterable[Entry], key_of: Callable[[int, str], Field], is_global: Callable[[int], bool]
+    ) -> None:
+        self._vectors: dict[str, tuple[int, DeletionVector]] = {}
+        self._by_path: dict[str, list[tuple[int, DeleteFile]]] = {}
+        self._positions: dict[tuple[int, str], list[tuple[int, DeleteFile, bytes | None, bytes | None]]] = {}
+        self._equality: dict[tuple[int, str] | None, list[tuple[int, DeleteFile]]] = {}
+        for entry in entries:
+            if entry.content == POSITIONS and entry.format == "PUFFIN":
+                self._add_vector(entry)
+                continue
+            require_parquet(entry)
+            if entry.content == POSITIONS:
+                self._add_positions(entry)
+                continue
+            ids = entry.tree.get("equality_ids")
+            if not isinstance(ids, list) or not ids:
+                raise corrupt(entry.path, "an equality delete names no columns")
+            delete = DeleteFile(entry.path, entry.size, tuple(key_of(number, entry.path) for number in ids))
+            key = None if is_global(entry.spec_id) else partition_key(entry)
+            self._equality.setdefault(key, []).append((entry.sequence, delete))
+
+    def _add_vector(self, entry: Entry) -> None:
+        path, offset, size = map(entry.tree.get, ("referenced_data_file", "content_offset", "content_size_in_bytes"))
+        if (
+            not (isinstance(path, str) and isinstance(offset, int) and isinstance(size, int))
+            or offset < 0
+            or not _FRAME_BYTES < size <= MAX_VECTOR_BYTES
+        ):
+            raise corrupt(entry.path, "a deletion vector does not tell its file or its place")
+        if path in self._vectors:
+            raise corrupt(entry.path, f"file {path} has two deletion vectors")
+        vector = DeletionVector("p", entry.path, offset, size - _FRAME_BYTES, entry.rows, f"{entry.path}@{offset}")
+        self._vectors[path] = entry.sequence, vector
+
+    def _add_positions(self, entry: Entry) -> None:
+        delete, path = DeleteFile(entry.path, entry.size), entry.tree.get("referenced_data_file")
+        lower, upper = (_bound(entry.tree.get(name)) for name in ("lower_bounds", "upper_bounds"))
+        if path is None and lower is not None and lower == upper:
+            path = lower.decode("utf-8", "replace")
+        if isinstance(path, str):
+            self._by_path.setdefault(path, []).append((entry.sequence, delete))
+        else:
+            self._positions.setdefault(partition_key(entry), []).append((entry.sequence, delete, lower, upper))
+
+    def of(self, entry: Entry) -> tuple[DeletionVector | None, tuple[DeleteFile, ...]]:
+        """The vector and the delete files that hold for a data file."""
+        key, name, sequence = partition_key(entry), entry.path.encode(), entry.sequence
+        found = [
+            delete
+            for own in (self._equality.get(None, ()), self._equality.get(key, ()))
+            for deleted, delete in own
+            if sequence < deleted
+        ]
+        at, vector = self._vectors.get(entry.path, (0, None))
+        if vector is not None and sequence <= at:
+            return vector, tuple(found)  # it holds what earlier position deletes say
+        found += [delete for deleted, delete in self._by_path.get(entry.path, ()) if sequence <= deleted]
+        found += [
+            delete
+            for deleted, delete, lower, upper in self._positions.get(key, ())
+            if sequence <= deleted and (lower is None or lower <= name) and (upper is None or name <= upper)
+        ]
+        return None, tuple(found)
+
+
+def require_parquet(entry: Entry) -> None:
+    """Raises UnsupportedFeatureError for a file of another format."""
+    if entry.format != "PARQUET":
+        raise UnsupportedFeatureError(
+            f"file {entry.path} of the Iceberg table is of the format {entry.format[:20]}, and this reader reads Parquet; ask the "
+            f"provider to rewrite the table as Parquet",
+            features=(entry.format[:20],),
+        )
+
+
+def _bound(bounds: Any) -> bytes | None:
+    """A bound of the paths that a position delete file names: a map, which Avro writes as a list of entries."""
+    value = int_map(bounds).get(FILE_PATH_ID)
+    return value if isinstance(value, bytes) else None
+
+
+def int_map(entries: Any) -> Mapping[int, Any]:
+    """A map with numbers as keys, which Avro writes as a list of ``key`` and ``value``."""
+    if not isinstance(entries, list):
+        return {}
+    return {one["key"]: one["value"] for one in entries if isinstance(one, dict) and "key" in one and "value" in one}

@@ -1,0 +1,189 @@
+"""Leaves out manifests and files by partitions: inclusive projection of conditions through transforms (Iceberg, "Partition Transforms")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal as Number
+from typing import Any
+
+from delta_sharing_spark.access.contract import FilePruner, ResolvedScan
+from delta_sharing_spark.access.iceberg.column_bounds import decode_bound
+from delta_sharing_spark.access.iceberg.manifests import Entry, Manifest
+from delta_sharing_spark.access.iceberg.metadata import PartitionField
+from delta_sharing_spark.predicates.skip_reason import SkipReason
+from delta_sharing_spark.predicates.three_valued import TRUE, UNBOUNDED, ColumnBounds, compile_possible_values
+from delta_sharing_spark.predicates.times import DAY
+from delta_sharing_spark.predicates.tree import columns
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
+
+_TRUNCATE = re.compile(r"truncate\[([0-9]{1,9})\]")
+_HOUR = DAY // 24
+_FIRST_DAY = date(1970, 1, 1).toordinal()
+_INTEGERS = (Primitive("integer"), Primitive("long"), Primitive("date"))
+_TIMES = (Primitive("timestamp"), Primitive("timestamp_ntz"))
+_STRING, _DATE = Primitive("string"), Primitive("date")
+
+#: From a partition's value to the first and the last key of its rows; None for what is open.
+_Range = Callable[[int | bytes], "tuple[Any, Any]"]
+
+
+class PartitionPruner:
+    """The conditions of a scan, applied to the partitions of manifests and files."""
+
+    def __init__(self, scan: ResolvedScan, specs: Mapping[int, Sequence[PartitionField]]) -> None:
+        self._skipped = 0
+        self._possible = None
+        self._fields: dict[int, list[tuple[int, str, int, DataType, _Range]]] = {}
+        if scan.prune is None:
+            return
+        paths = {column.path: column for column in columns(scan.prune)}
+        self._slots = len(paths)
+        self._possible = compile_possible_values(scan.prune, {path: slot for slot, path in enumerate(paths)})
+        top = {field.field_id: field for field in scan.columns.fields}
+        places = {path[0]: slot for slot, path in enumerate(paths) if len(path) == 1}
+        for spec_id, spec in specs.items():
+            for place, part in enumerate(spec):
+                field = top.get(part.source_id)
+                slot = None if field is None else places.get(field.name)
+                if field is None or slot is None:
+                    continue
+                ranges = _ranges(part.transform, field.type)
+                if ranges is not None:
+                    self._fields.setdefault(spec_id, []).append((place, part.name, slot, field.type, ranges))
+
+    def may_hold(self, manifest: Manifest) -> bool:
+        """Whether a manifest may list a file with a row that passes, by the summaries of its partitions."""
+        fields, summaries = self._fields.get(manifest.spec_id), manifest.partitions
+        if self._possible is None or not fields or summaries is None:
+            return True
+        bounds = [UNBOUNDED] * self._slots
+        for place, _, slot, kind, ranges in fields:
+            summary = summaries[place] if place < len(summaries) else None
+            if not isinstance(summary, dict) or summary.get("contains_nan"):
+                continue
+            width = kind if ranges is _same else _result_type(kind)
+            low, high = (decode_bound(summary.get(name), width) for name in ("lower_bound", "upper_bound"))
+            low, high = (value.encode() if isinstance(value, str) else value for value in (low, high))
+            if isinstance(low, int | bytes) and isinstance(high, int | bytes) and low <= high:  # type: ignore[operator]
+                bounds[slot] = _narrowed(
+                    bounds[slot], ranges(low)[0], ranges(high)[1], summary.get("contains_null") is not False
+                )
+        return bool(self._possible(bounds) & TRUE)
+
+    def may_match(self, entry: Entry) -> bool:
+        """Whether a file may hold a row that passes, by its partition."""
+        fields = self._fields.get(entry.spec_id)
+        if self._possible is None or not fields:
+            return True
+        bounds = [UNBOUNDED] * self._slots
+        for _, name, slot, kind, ranges in fields:
+            value = _key(entry.partition.get(name), kind)
+            # A date's partition of a column that became a timestamp since counts days, not microseconds.
+            is_other = ranges is _same and kind in _TIMES and not isinstance(entry.partition.get(name), datetime)
+            if value is not None and not is_other:
+                bounds[slot] = _narrowed(bounds[slot], *ranges(value), False)
+        if self._possible(bounds) & TRUE:
+            return True
+        self._skipped += 1
+        return False
+
+    def count_into(self, pruner: FilePruner) -> None:
+        """Count the files that were left out."""
+        pruner.count(SkipReason.PARTITION_VALUES, self._skipped)
+
+
+def _narrowed(known: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:
+    """Bounds that two fields of a spec tell of one column: the narrower of each."""
+    lows = [one for one in (known.low, low) if one is not None]
+    highs = [one for one in (known.high, high) if one is not None]
+    highest = min(highs) if highs else None
+    return ColumnBounds(known.has_nulls and has_nulls, True, max(lows) if lows else None, highest, highest)
+
+
+def _ranges(transform: str, kind: DataType) -> _Range | None:
+    """The rows that a partition's value stands for; None for a transform that nothing is left out by."""
+    if transform == "identity":
+        return _same if kind in (*_INTEGERS, *_TIMES, _STRING) or isinstance(kind, Decimal) else None
+    if (match := _TRUNCATE.fullmatch(transform)) and int(match[1]):
+        width = int(match[1])
+        if kind == _STRING:
+            return lambda value: (value, bytes(value) + b"\xff" * 5)
+        if kind in _INTEGERS[:2] or isinstance(kind, Decimal):
+            return lambda value: (value, int(value) + width - 1)
+        return None
+    if kind in _TIMES or kind == _DATE:
+        found = _TIME_RANGES[kind == _DATE].get(transform)
+        return None if found is None else _rounded(found)
+    return None
+
+
+def _rounded(ranges: _Range) -> _Range:
+    """The same for writers that rounded moments before 1970 up: a partition may hold what belongs to the one before."""
+
+    def widened(value: Any) -> tuple[Any, Any]:
+        return ranges(value - 1)[0] if value <= 0 else ranges(value)[0], ranges(value)[1]
+
+    return widened
+
+
+def _same(value: int | bytes) -> tuple[Any, Any]:
+    return value, value
+
+
+def _result_type(kind: DataType) -> DataType:
+    """The type of the values in summaries: numbers of years, months, days or hours for times, else the column's."""
+    return Primitive("integer") if kind in _TIMES or kind == _DATE else kind
+
+
+def _year(value: Any) -> tuple[int | None, int | None]:
+    return _months(value * 12, 12)
+
+
+def _month(value: Any) -> tuple[int | None, int | None]:
+    return _months(value, 1)
+
+
+def _months(first: int, count: int) -> tuple[int | None, int | None]:
+    """The first and the last day of some months, counted from 1970; None for what no calendar here has."""
+    return _day_of_month(first), None if (after := _day_of_month(first + count)) is None else after - 1
+
+
+def _day_of_month(months: int) -> int | None:
+    year, month = divmod(months, 12)
+    return date(1970 + year, month + 1, 1).toordinal() - _FIRST_DAY if 1 <= 1970 + year <= 9999 else None
+
+
+def _in_micros(days: Callable[[Any], tuple[int | None, int | None]]) -> _Range:
+    def ranges(value: Any) -> tuple[int | None, int | None]:
+        first, last = days(value)
+        return None if first is None else first * DAY, None if last is None else last * DAY + DAY - 1
+
+    return ranges
+
+
+def _hour(value: Any) -> tuple[int, int]:
+    return value * _HOUR, value * _HOUR + _HOUR - 1
+
+
+#: Of timestamps, and of dates.
+_TIME_RANGES: tuple[Mapping[str, _Range], Mapping[str, _Range]] = (
+    {"year": _in_micros(_year), "month": _in_micros(_month), "day": _in_micros(_same), "hour": _hour},
+    {"year": _year, "month": _month, "day": _same},
+)
+
+
+def _key(value: object, kind: DataType) -> int | bytes | None:
+    """A partition's value, as Avro's decoder gives it, as a key; None for one that tells nothing here, NULL among them."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
+        return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
+    if isinstance(value, date):
+        return value.toordinal() - _FIRST_DAY
+    if isinstance(value, Number) and isinstance(kind, Decimal):
+        return int(value.scaleb(kind.scale))
+    return value if type(value) is int else None

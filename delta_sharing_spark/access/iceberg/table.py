@@ -1,0 +1,279 @@
+"""Opens a table by the Iceberg catalog of its share, and lists the files of a snapshot by its manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+
+from delta_sharing_spark.access.asking import storage_settings
+from delta_sharing_spark.access.contract import (
+    AsOf,
+    FileListing,
+    FilePruner,
+    NegotiatedTable,
+    OpenTable,
+    ResolvedScan,
+    StreamIdentity,
+    TableShape,
+    TableState,
+    VersionListing,
+    check_same,
+)
+from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer, paths_of, token_covering
+from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog
+from delta_sharing_spark.access.iceberg.column_bounds import statistics_of
+from delta_sharing_spark.access.iceberg.credentials import (
+    CatalogIssuer,
+    table_locations,
+    token_for,
+    vended_settings,
+)
+from delta_sharing_spark.access.iceberg.deletes import DeleteIndex, require_parquet
+from delta_sharing_spark.access.iceberg.manifests import (
+    DATA,
+    Entry,
+    Manifest,
+    corrupt,
+    read_manifest,
+    read_manifest_list,
+)
+from delta_sharing_spark.access.iceberg.metadata import (
+    IcebergMetadata,
+    IcebergSnapshot,
+    PartitionField,
+    malformed,
+    parse_metadata,
+)
+from delta_sharing_spark.access.iceberg.pruning import PartitionPruner
+from delta_sharing_spark.access.iceberg.schema import physical_name
+from delta_sharing_spark.access.planned_files import FileList, live_rows
+from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
+from delta_sharing_spark.network.parallel_calls import in_parallel
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema.instants import to_millis
+from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
+from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
+from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.objects import ObjectSource
+
+#: Manifests fetched at once.
+_AT_ONCE = 8
+#: A manifest list or a manifest that is larger is none: a table's are some MB each.
+_LARGEST_MANIFEST = 1 << 30
+
+
+def open_iceberg(negotiated: NegotiatedTable) -> IcebergTable:
+    """Ask the catalog for the table and its credentials: two requests.
+
+    Raises:
+        AccessModeError: The profile names no catalog; a location or an endpoint that is not read.
+        CredentialError: No credentials are vended for it, or they are malformed.
+        ServerError, NetworkError: The catalog refuses or does not answer.
+        UnsupportedFeatureError: A view, another format version, encryption, remote signing.
+    """
+    table, options = negotiated.table, negotiated.options
+    catalog = IcebergCatalog.of_share(negotiated.profile, negotiated.settings, table)
+    loaded = catalog.load(table)
+    metadata = parse_metadata(loaded.metadata, str(table))
+    own = (*metadata.locations, *([loaded.location.rpartition("/")[0]] if loaded.location else []))
+    locations = table_locations(loaded.credentials, own, catalog, str(table))
+    tokens = tuple(token_for(location, loaded.credentials, catalog, table) for location in locations)
+    issuer = CatalogIssuer(catalog, table)
+    for token in tokens:
+        TOKENS.put(issuer, token.location, token)
+    settings = vended_settings(storage_settings(options), loaded.credentials, catalog, str(table))
+    canary = None if loaded.location is None else parse_location(loaded.location)
+    driver = DirectoryAccess(str(table), tokens, issuer, settings, canary)
+    return IcebergTable(negotiated, metadata, driver)
+
+
+class IcebergTable(OpenTable):
+    """A table in Iceberg mode (``OpenTable``), as the catalog described it once; versions are ids of snapshots, and are not counted.
+
+    Args:
+        metadata: The table's metadata.
+        driver: The driver's access, which may always ask for credentials.
+    """
+
+    mode = "iceberg"
+
+    def __init__(self, negotiated: NegotiatedTable, metadata: IcebergMetadata, driver: DirectoryAccess) -> None:
+        self._negotiated, self._metadata, self._driver = negotiated, metadata, driver
+        self._table = str(negotiated.table)
+
+    def describe(self, as_of: AsOf) -> TableState:
+        """See ``OpenTable.describe``; nothing is asked for. ``AsOf.version`` is the id of a snapshot."""
+        if self._negotiated.options.read_change_feed:
+            self._refuse("readChangeFeed")
+        metadata, ref = self._metadata, self._negotiated.options.ref
+        schema = metadata.schemas[metadata.current_schema]
+        found = metadata.current
+        if as_of.version is not None or as_of.moment is not None:
+            found = metadata.snapshot_at(to_millis(as_of.moment)) if as_of.moment is not None else as_of.version
+        elif ref is not None:
+            found, is_branch = metadata.ref(ref)
+        if found is not None:
+            snapshot = metadata.snapshot(found)
+            # A branch is read by the table's schema, as the newest snapshot is (Iceberg, "Snapshot References").
+            if as_of != AsOf() or (ref is not None and not is_branch):
+                schema = metadata.schema_of(snapshot)
+        shape = TableShape(metadata.id, schema, (), "id", may_have_vectors=metadata.version > 1)
+        return TableState(found, shape)
+
+    def newest_version(self) -> int:
+        self._refuse("a stream")
+
+    def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
+        """See ``OpenTable.snapshot``: the manifest list, then the manifests that may hold a file of the query.
+
+        Raises:
+            CorruptFileError: A manifest is damaged.
+            UnsupportedFeatureError: A file that is left to read is not Parquet, or is encrypted.
+        """
+        pruner.begin()
+        metadata = self._metadata
+        now = replace(scan.shape, id=metadata.id)
+        check_same(scan.shape, now, self._table)
+        if scan.version is None:
+            return FileListing(FileList(), self._renewed(FileList()), None, 0)
+        snapshot = metadata.snapshot(scan.version)
+        partitions = PartitionPruner(scan, metadata.specs)
+        manifests = [one for one in self._manifests(snapshot) if partitions.may_hold(one)]
+        index = DeleteIndex(
+            (entry for one in self._read([m for m in manifests if m.content != DATA], False) for entry in one),
+            self._key_column,
+            lambda spec_id: not self._spec(spec_id),
+        )
+        stats_columns = pruner.stats_columns or ()
+        typed = [field for field in scan.columns.fields if field.physical_name in stats_columns]
+        files, listed, known = FileList(), 0, 0
+        for entries in self._read([m for m in manifests if m.content == DATA], bool(typed)):
+            tasks = []
+            for entry in entries:
+                listed += 1
+                if partitions.may_match(entry):
+                    tasks.append(self._task(entry, index, typed))
+            for task in pruner.remaining(tasks):
+                self._check(task)
+                files.append(task)
+                known += live_rows(task) or 0
+            if scan.rows_needed is not None and known >= scan.rows_needed:
+                break
+        partitions.count_into(pruner)
+        return FileListing(files, self._renewed(files), scan.version, listed)
+
+    def _task(self, entry: Entry, index: DeleteIndex, typed: Sequence[Field]) -> FileTask:
+        require_parquet(entry)
+        vector, deletes = index.of(entry)
+        return FileTask(
+            entry.path,
+            entry.path,
+            entry.size,
+            rows=entry.rows,
+            deletion_vector=vector,
+            deletes=deletes,
+            fallbacks=self._identity_values(entry),
+            stats=statistics_of(entry, typed) if typed else None,
+        )
+
+    def _identity_values(self, entry: Entry) -> Mapping[int, object]:
+        values = {}
+        for field in self._spec(entry.spec_id):
+            if field.transform == "identity":
+                if field.name not in entry.partition:
+                    raise corrupt(entry.path, f"its partition has no value for {field.name!r}")
+                values[field.source_id] = entry.partition[field.name]
+        return values
+
+    def _spec(self, spec_id: int) -> Sequence[PartitionField]:
+        spec = self._metadata.specs.get(spec_id)
+        if spec is None:
+            raise malformed(self._table, f"it has no partition spec {spec_id}, which a manifest names")
+        return spec
+
+    def _key_column(self, field_id: int, file: str) -> Field:
+        """The column of an equality delete, which may have been renamed or dropped since, named by its id."""
+        schemas = self._metadata.schemas
+        for number in sorted(schemas, key=lambda one: (one == self._metadata.current_schema, one), reverse=True):
+            for column in schemas[number].fields:
+                if column.field_id == field_id:
+                    if isinstance(column.type, Unreadable) or inner_fields(column.type):
+                        break
+                    return replace(column, name=physical_name(field_id), nullable=True)
+        raise UnsupportedFeatureError(
+            f"{file} of {self._table} deletes rows by the field {field_id}, which is no column of a type that this reader "
+            f"compares; ask the provider to rewrite the table without equality deletes",
+            features=("equality deletes",),
+        )
+
+    def _manifests(self, snapshot: IcebergSnapshot) -> list[Manifest]:
+        if snapshot.manifest_list is None:
+            # Version 1 may list its manifests in the metadata: all are of the table's own spec.
+            return [Manifest(path, None, max(self._metadata.specs), DATA, 0) for path in snapshot.manifests]
+        return read_manifest_list(self._fetch(snapshot.manifest_list, None), snapshot.manifest_list)
+
+    def _read(self, manifests: Sequence[Manifest], with_statistics: bool) -> Iterator[Iterator[Entry]]:
+        """The live files of each manifest, some of which are fetched at once."""
+        for start in range(0, len(manifests), _AT_ONCE):
+            some = manifests[start : start + _AT_ONCE]
+            fetched = in_parallel([partial(self._fetch, one.path, one.length) for one in some])
+            for manifest, data in zip(some, fetched, strict=True):
+                yield read_manifest(data, manifest, with_statistics=with_statistics)
+
+    def _fetch(self, path: str, size: int | None) -> memoryview:
+        location = parse_location(path)
+        lease, refusals = self._driver.lease(location), 0
+        if size is not None:
+            if not 0 < size < _LARGEST_MANIFEST:
+                raise corrupt(path, f"it would have {size} bytes")
+            return ObjectSource(lease, location, name=path, size=size, is_data=False).read(0, size)
+        while True:  # until the lease gives up
+            storage = lease.storage()
+            try:
+                return memoryview(storage.get(location, what=path))
+            except FileNotFoundError:
+                raise FileGoneError(
+                    f"file {path} of {self._table} is gone: the snapshot has expired; load the table again", file=path
+                ) from None
+            except PermissionError as refusal:
+                refusals += 1
+                lease.refused(storage, location, path, refusal, refusals)
+
+    def _check(self, task: FileTask) -> None:
+        """Raises CredentialError for a file outside of what the catalog vends credentials for."""
+        for path in paths_of(task):
+            token_covering(self._driver.tokens, parse_location(path), table=self._table)
+
+    def _renewed(self, files: Sequence[FileTask]) -> DirectoryAccess:
+        """The access for executors, with tokens that are valid now."""
+        issuer, negotiated = self._driver.issuer, self._negotiated
+        assert isinstance(issuer, CatalogIssuer)
+        tokens = tuple(TOKENS.get(issuer, token.location) for token in self._driver.tokens)
+        samples = tuple(parse_location(task.location) for task in (files[0], files[-1])) if files else ()
+        carry, catalog = negotiated.options.carry_profile, issuer.catalog
+        profile = carried_profile(catalog.profile, catalog.settings, carry)
+        executors: Issuer | None = None
+        if carry and profile is not None:
+            settings = carried_settings(catalog.settings, carry)
+            executors = replace(issuer, catalog=replace(catalog, profile=profile, settings=settings))
+        return replace(self._driver, tokens=tokens, samples=samples, issuer=executors)
+
+    def changes(self, scan: ResolvedScan) -> VersionListing:
+        self._refuse("readChangeFeed")
+
+    def versions(
+        self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
+    ) -> VersionListing:
+        self._refuse("a stream")
+
+    def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
+        self._refuse("a stream")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UnsupportedFeatureError(
+            f"{self._table} is read by its Iceberg catalog, and {what} of an Iceberg table is not read; load its snapshots "
+            f"(versionAsOf, ref, timestampAsOf), or ask the provider to share it as Delta",
+            features=("iceberg",),
+        )

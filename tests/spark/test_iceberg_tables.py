@@ -1,0 +1,46 @@
+"""Iceberg tables in Spark, by the native lane, the Python source and the format, beside the answers of Spark's own Iceberg reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from delta_sharing_spark import SharingClient
+from support.iceberg_lake import STORED, IcebergLake
+
+pytestmark = pytest.mark.spark
+
+TABLES = sorted(path.stem for path in (STORED / "answers").glob("*.parquet") if "@" not in path.stem)
+
+
+def rows(frame: Any) -> list[str]:
+    return sorted(map(repr, frame.toArrow().to_pylist()))
+
+
+def test_every_table_in_both_lanes(spark: Any, tmp_path: Path) -> None:
+    with IcebergLake() as lake:
+        client, profile = SharingClient(lake.profile()), lake.write_profile(tmp_path / "p.share")
+        for name in TABLES:
+            expected = sorted(map(repr, pq.ParquetFile(STORED / "answers" / f"{name}.parquet").read().to_pylist()))
+            for engine in ("native", "python"):
+                assert rows(client.table(f"s.db.{name}").scan().to_spark(spark, engine=engine)) == expected, (
+                    name,
+                    engine,
+                )
+            assert rows(spark.read.format("deltaSharing").load(f"{profile}#s.db.{name}")) == expected, name
+        assert not lake.failures
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_conditions_over_defaults_and_partition_values(spark: Any, engine: str) -> None:
+    """What stands in for a column that files lack is what conditions see."""
+    with IcebergLake() as lake:
+        client = SharingClient(lake.profile())
+        frame = client.table("s.db.everything").scan().to_spark(spark, engine=engine)
+        counts = [frame.where(text).count() for text in ("num = 5", "num > 5", "s.inner = 17", "dflt IS NULL")]
+        assert counts == [33, 1, 33, 1]
+        frame = client.table("s.db.imported").scan().to_spark(spark, engine=engine)
+        assert [frame.where(text).count() for text in ("piece = 1", "piece IS NULL", "more IS NULL")] == [3, 0, 6]

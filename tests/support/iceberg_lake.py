@@ -1,0 +1,59 @@
+"""Serves the stored Iceberg tables as a provider does: a catalog that vends keys, and a bucket ``lake`` that asks for them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from delta_sharing_spark.testing.server.responses import Request, Response
+from support.buckets import BucketServer
+
+STORED = Path(__file__).parents[1] / "data" / "iceberg"
+
+
+def newest_metadata(table: Path) -> Path:
+    """The newest metadata document of a table that a catalog of directories wrote."""
+    numbered = {int(re.sub(r"\D", "", file.name)): file for file in (table / "metadata").glob("v*.metadata.json")}
+    return numbered[max(numbered)]
+
+
+class IcebergLake(BucketServer):
+    """The stored tables, as ``s.db.<name>`` of a share whose tables are Iceberg alone.
+
+    Attributes:
+        ends: Before this many more requests of the bucket, the keys that were vended end; None: they stay.
+    """
+
+    ends: int | None = None
+
+    def __init__(self, directory: Path = STORED / "lake") -> None:
+        super().__init__()
+        self.bucket("lake", directory)
+        for metadata in sorted(directory.glob("db/*/metadata")):
+            table, document = metadata.parent, newest_metadata(metadata.parent)
+            location = f"s3://lake/{document.relative_to(directory).as_posix()}"
+            shared = self.iceberg.add(f"s.db.{table.name}", document, location, config=self.vended)
+            if table.name == "imported":  # its files lie where they were imported from
+                shared.storage_credentials = [{"prefix": "s3://lake", "config": self.vended}]
+            self.add_table(f"s.db.{table.name}", table, format="iceberg", access_modes=("dir",))
+
+    def vended(self) -> dict[str, str]:
+        """New keys of the bucket, and where it is."""
+        table: Any = None
+        keys = self._vend("s3://lake", table)["awsTempCredentials"]
+        return {
+            "s3.access-key-id": keys["accessKeyId"],
+            "s3.secret-access-key": keys["secretAccessKey"],
+            "s3.session-token": keys["sessionToken"],
+            "s3.endpoint": self.storage_endpoint,
+            "client.region": "eu-central-1",
+        }
+
+    def answer(self, request: Request) -> Response:
+        if request.kind in ("data", "log") and self.ends is not None:
+            self.ends -= 1
+            if self.ends < 0:
+                self.ends = None
+                self.expire_credentials()
+        return super().answer(request)

@@ -1,0 +1,374 @@
+"""Reads Iceberg tables that pyiceberg wrote, by the catalog of an embedded server; what the catalog says is obeyed or refused."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform, TruncateTransform
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    FixedType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    CredentialError,
+    DeltaSharingError,
+    ForbiddenError,
+    NotFoundError,
+    OptionError,
+    RequestRefusedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from delta_sharing_spark.testing.server import SharingServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from delta_sharing_spark.testing.server.iceberg_catalog import IcebergTable
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    made = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/lake")
+    made.create_namespace("db")
+    return made
+
+
+@pytest.fixture
+def server() -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        yield running
+
+
+def shared(server: SharingServer, table: Any, name: str = "s.db.t") -> IcebergTable:
+    location = table.metadata_location
+    found = server.iceberg.add(name, location.removeprefix("file://"), location)
+    server.add_table(name, table.location().removeprefix("file://"), format="iceberg")
+    return found
+
+
+def client_of(server: SharingServer) -> SharingClient:
+    return SharingClient(server.profile(), retryTimeout="1ms")
+
+
+ROWS = pa.table(
+    {
+        "id": pa.array(range(40), pa.int32()),
+        "name": [None if n % 7 == 0 else f"name {n % 5}" for n in range(40)],
+        "day": [date(1969, 12, 1 + n % 31) if n % 2 else date(2020, 1 + n % 12, 1) for n in range(40)],
+        "moment": pa.array([datetime(1969 + n % 3, 12, 31, n % 24, 1) for n in range(40)], pa.timestamp("us")),
+        "zoned": pa.array([datetime(1969 + n % 3, 1, 1, n % 24, tzinfo=timezone.utc) for n in range(40)], pa.timestamp("us", "UTC")),
+        "price": pa.array([Decimal(n) / 4 - 3 for n in range(40)], pa.decimal128(9, 2)),
+    }
+)  # fmt: skip
+SCHEMA = Schema(
+    NestedField(1, "id", IntegerType()),
+    NestedField(2, "name", StringType()),
+    NestedField(3, "day", DateType()),
+    NestedField(4, "moment", TimestampType()),
+    NestedField(5, "zoned", TimestamptzType()),
+    NestedField(6, "price", DecimalType(9, 2)),
+)
+CONDITIONS = [
+    "id = 7", "id BETWEEN 10 AND 12", "name = 'name 3'", "name IS NULL", "name > 'name 2'", "name LIKE 'name 1%'",
+    "day < DATE'1969-12-10'", "day = DATE'2020-05-01'", "moment < TIMESTAMP_NTZ'1970-01-01 00:00:00'",
+    "moment >= TIMESTAMP_NTZ'1970-12-31 12:00:00'", "zoned = TIMESTAMP'1970-01-01 04:00:00Z'", "price < -1.5", "price = 2.25",
+    "id = 7 OR name = 'name 3'", "NOT (id > 5)", "day > DATE'2020-06-01' AND id IN (6, 30, 31)",
+]  # fmt: skip
+TRANSFORMS = [
+    (), ((1, IdentityTransform()),), ((2, IdentityTransform()),), ((3, IdentityTransform()),), ((4, IdentityTransform()),),
+    ((6, IdentityTransform()),), ((1, BucketTransform(4)),), ((3, DayTransform()),), ((4, DayTransform()),),
+    ((5, MonthTransform()),), ((2, TruncateTransform(6)),), ((1, TruncateTransform(10)),), ((6, TruncateTransform(100)),),
+    ((3, MonthTransform()), (1, BucketTransform(2))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", TRANSFORMS, ids=str)
+def test_conditions_lose_no_row_whatever_the_partitions(
+    catalog: SqlCatalog, server: SharingServer, parts: tuple[tuple[int, Any], ...]
+) -> None:
+    fields = [PartitionField(source, 1000 + n, transform, f"p{n}") for n, (source, transform) in enumerate(parts)]
+    table = catalog.create_table(
+        "db.t",
+        SCHEMA,
+        partition_spec=PartitionSpec(*fields),
+        properties={"format-version": str(1 + TRANSFORMS.index(parts) % 2)},
+    )
+    for start in (0, 20):
+        table.append(ROWS.slice(start, 20))
+    shared(server, table)
+    client = client_of(server)
+    assert rows(client.table("s.db.t").to_arrow()) == rows(table.scan().to_arrow()) == rows(ROWS)
+    for condition in CONDITIONS:
+        found = client.table("s.db.t").scan(where=condition).to_arrow()
+        expected = by_duckdb(condition)
+        assert rows(found) == expected, condition
+
+
+def by_duckdb(condition: str) -> list[str]:
+    import duckdb
+
+    sql = condition.replace("TIMESTAMP_NTZ'", "TIMESTAMP'").replace(
+        "TIMESTAMP'1970-01-01 04:00:00Z'", "TIMESTAMPTZ'1970-01-01 04:00:00Z'"
+    )
+    database = duckdb.connect()
+    database.execute("SET TimeZone = 'UTC'")
+    numbered = ROWS.append_column("place", pa.array(range(len(ROWS))))
+    database.register("numbered", numbered)
+    places = [place for (place,) in database.execute(f"SELECT place FROM numbered WHERE {sql}").fetchall()]
+    return rows(ROWS.take(places))
+
+
+def rows(table: Any) -> list[str]:
+    return sorted(map(repr, (tuple(row.items()) for row in table.to_pylist())))
+
+
+def plain(catalog: SqlCatalog, **properties: str) -> Any:
+    table = catalog.create_table("db.t", Schema(NestedField(1, "id", LongType())), properties=properties)
+    table.append(pa.table({"id": pa.array(range(10), pa.int64())}))
+    return table
+
+
+def test_few_files_of_many_are_opened(catalog: SqlCatalog, server: SharingServer) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", IntegerType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    table = catalog.create_table("db.t", schema, partition_spec=spec)
+    for start in range(3):
+        values = range(start * 20, start * 20 + 20)
+        table.append(
+            pa.table({"id": pa.array(values, pa.int64()), "part": pa.array([v // 5 for v in values], pa.int32())})
+        )
+    shared(server, table)
+    explained = client_of(server).table("s.db.t").scan(where="part = 5").explain()
+    assert "iceberg" in str(explained)
+    plan = client_of(server).table("s.db.t").scan(where="part = 5 AND id = 27")
+    assert plan.to_arrow().to_pydict() == {"id": [27], "part": [5]}
+
+
+def test_a_column_of_a_name_that_was_dropped_is_another_one(catalog: SqlCatalog, server: SharingServer) -> None:
+    """Schemas that look alike do not share what was found out about a file's columns."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", LongType()))
+    table = catalog.create_table("db.t", schema)
+    table.append(pa.table({"id": pa.array([1], pa.int64()), "x": pa.array([10], pa.int64())}))
+    first = table.current_snapshot().snapshot_id
+    with table.update_schema() as update:
+        update.delete_column("x")
+    with table.update_schema() as update:
+        update.add_column("x", LongType())
+    shared(server, catalog.load_table("db.t"))
+    source = client_of(server).table("s.db.t")
+    for _ in range(2):
+        assert source.scan(version=first).to_arrow().to_pylist() == [{"id": 1, "x": 10}]
+        assert source.to_arrow().to_pylist() == [{"id": 1, "x": None}]
+
+
+def test_executors_of_carry_profile_false_cannot_ask(catalog: SqlCatalog, server: SharingServer) -> None:
+    import pickle
+
+    shared(server, plain(catalog))
+    kept, carried = (client_of(server).table("s.db.t").scan(carryProfile=carry).plan() for carry in (False, True))
+    assert server.token not in repr(carried.access)
+    assert server.token.encode() not in pickle.dumps(kept.splits[0])
+    assert server.token.encode() in pickle.dumps(carried.splits[0])
+
+
+def test_a_token_of_an_own_identity_is_not_shown_to_another_host(server: SharingServer, tmp_path: Path) -> None:
+    """The recipient confirms the endpoint; the catalog is named by the profile alone."""
+    file = tmp_path / "token"
+    file.write_text("own-token")
+    profile = {
+        "shareCredentialsVersion": 1,
+        "endpoint": server.endpoint,
+        "icebergEndpoint": "http://127.0.0.1:1/iceberg",
+    }
+    client = SharingClient(profile, bearerTokenFile=str(file), identityEndpoint=server.endpoint, accessMode="iceberg")
+    with pytest.raises(AccessModeError, match="is not shown a token of your own identity or key"):
+        client.table("s.db.t").to_arrow()
+
+
+def test_a_table_that_is_also_delta_is_read_as_delta(
+    catalog: SqlCatalog, server: SharingServer, tmp_path: Path
+) -> None:
+    from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+    DeltaTableBuilder(tmp_path / "delta", pa.schema({"id": pa.int64()})).append([{"id": 77}])
+    shared(server, plain(catalog))
+    server.add_table("s.db.t", tmp_path / "delta", format="delta,iceberg")
+    assert client_of(server).table("s.db.t").to_arrow().to_pydict() == {"id": [77]}
+    assert server.count("iceberg") == 0
+    assert client_of(server).table("s.db.t").scan(accessMode="iceberg").to_arrow().num_rows == 10
+
+
+def test_a_profile_without_a_catalog_is_told_so(catalog: SqlCatalog, server: SharingServer) -> None:
+    shared(server, plain(catalog))
+    profile = {key: value for key, value in server.profile().items() if key != "icebergEndpoint"}
+    with pytest.raises(AccessModeError, match="the profile names no Iceberg catalog"):
+        SharingClient(profile).table("s.db.t").scan(accessMode="iceberg").to_arrow()
+    with pytest.raises(UnsupportedFeatureError, match="does not have the address of the provider's Iceberg catalog"):
+        SharingClient(profile).table("s.db.t").to_arrow()
+    with pytest.raises(UnsupportedFeatureError, match="set accessMode to auto or iceberg"):
+        client_of(server).table("s.db.t").scan(accessMode="url").to_arrow()
+
+
+def test_a_ref_is_for_iceberg_alone(server: SharingServer, tmp_path: Path) -> None:
+    from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+    DeltaTableBuilder(tmp_path / "delta", pa.schema({"id": pa.int64()})).append([{"id": 77}])
+    server.add_table("s.db.t", tmp_path / "delta")
+    with pytest.raises(OptionError, match="'ref' names a branch or tag of an Iceberg table"):
+        client_of(server).table("s.db.t").scan(ref="main").to_arrow()
+    with pytest.raises(OptionError, match="does not go with 'versionAsOf'"):
+        client_of(server).table("s.db.t").scan(ref="main", versionAsOf=1).to_arrow()
+
+
+@pytest.mark.parametrize("prefix_in", ["overrides", "defaults", None])
+def test_the_prefix_may_stand_in_either_or_none(
+    catalog: SqlCatalog, server: SharingServer, prefix_in: str | None
+) -> None:
+    shared(server, plain(catalog))
+    server.iceberg.prefix_in = prefix_in
+    server.iceberg.overrides = {"uri": server.profile()["icebergEndpoint"] + "/"}
+    assert client_of(server).table("s.db.t").to_arrow().num_rows == 10
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (401, UnauthenticatedError, "ask the provider for a new profile"),
+        (403, ForbiddenError, "ask the provider of the share for access"),
+        (404, NotFoundError, "check the names"),
+        (419, UnauthenticatedError, "ask the provider for a new profile"),
+        (406, RequestRefusedError, "406"),
+        (502, UnavailableError, "502"),
+        (503, UnavailableError, "503"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_refusal_is_one_line(
+    catalog: SqlCatalog, server: SharingServer, status: int, error: type[Exception], words: str, is_own: bool
+) -> None:
+    shared(server, plain(catalog))
+    server.iceberg.refusal = status, is_own
+    with pytest.raises(error, match=words) as raised:
+        client_of(server).table("s.db.t").to_arrow()
+    text = str(raised.value)
+    assert "\n" not in text
+    assert ("refused by the catalog" if is_own else "refused by a filter") in text
+    assert server.token not in text
+
+
+def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[IcebergTable], None]:
+    def edit(table: IcebergTable) -> None:
+        from pathlib import Path
+
+        tree = json.loads(Path(table.metadata_path).read_text())
+        change(tree)
+        Path(table.metadata_path).write_text(json.dumps(tree))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda tree: tree.update({"format-version": 4}), "of format version 4"),
+        (lambda tree: tree["properties"].update({"encryption.key-id": "k"}), "an encrypted Iceberg table"),
+        (lambda tree: tree.update({"encryption-keys": [{"key-id": "k"}]}), "an encrypted Iceberg table"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(catalog: SqlCatalog, server: SharingServer, edit: Any, words: str) -> None:
+    edited(edit)(shared(server, plain(catalog)))
+    with pytest.raises(UnsupportedFeatureError, match=words):
+        client_of(server).table("s.db.t").to_arrow()
+
+
+def test_keys_that_the_catalog_would_sign_with_are_refused(catalog: SqlCatalog, server: SharingServer) -> None:
+    table = shared(server, plain(catalog))
+    edited(lambda tree: tree.update({"location": "s3://lake/t"}))(table)
+    table.metadata_location, table.config = "s3://lake/t/metadata/x.json", {"s3.remote-signing-enabled": "true"}
+    with pytest.raises(UnsupportedFeatureError, match="would sign each request itself"):
+        client_of(server).table("s.db.t").to_arrow()
+    table.config = {}
+    with pytest.raises(CredentialError, match="vends no credentials for s3://lake/t"):
+        client_of(server).table("s.db.t").to_arrow()
+
+
+@pytest.mark.parametrize("uri", ["https://elsewhere.example/iceberg", "file:///etc", "http://127.0.0.1:1/iceberg"])
+def test_another_servers_uri_is_refused(catalog: SqlCatalog, server: SharingServer, uri: str) -> None:
+    shared(server, plain(catalog))
+    server.iceberg.overrides = {"uri": uri, "token": "stolen", "io-impl": "os.system", "py-io-impl": "os.system"}
+    with pytest.raises(AccessModeError, match="another server, which is not shown the recipient's token"):
+        client_of(server).table("s.db.t").to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("http://storage.example", "it is not https"),
+        ("https://169.254.169.254", "an address of this machine or its network"),
+        ("https://user@storage.example", "it names a user"),
+    ],
+)
+def test_an_endpoint_that_is_no_storage_is_not_asked(
+    catalog: SqlCatalog, server: SharingServer, endpoint: str, words: str
+) -> None:
+    table = shared(server, plain(catalog))
+    table.config = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.endpoint": endpoint}
+    with pytest.raises(AccessModeError, match=words):
+        client_of(server).table("s.db.t").to_arrow()
+
+
+def test_columns_of_other_types_refuse_themselves(catalog: SqlCatalog, server: SharingServer) -> None:
+    from uuid import UUID
+
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "u", UUIDType()), NestedField(3, "x", FixedType(3)),
+        NestedField(4, "clock", TimeType()),
+    )  # fmt: skip
+    table = catalog.create_table("db.t", schema)
+    one = UUID("12345678-1234-5678-1234-567812345678")
+    table.append(
+        pa.table(
+            {"id": pa.array([1, 2], pa.int64()), "u": pa.array([one.bytes, None], pa.uuid()), "x": pa.array([b"abc", None], pa.binary(3)),
+             "clock": pa.array([5, 6], pa.time64("us"))},
+            schema=schema.as_arrow(),
+        )
+    )  # fmt: skip
+    shared(server, table)
+    client = client_of(server)
+    with pytest.raises(UnsupportedFeatureError, match=r"'clock'.*time"):
+        client.table("s.db.t").to_arrow()
+    found = client.table("s.db.t").scan(columns=["id", "u", "x"]).to_arrow()
+    assert found.to_pylist() == [{"id": 1, "u": str(one), "x": b"abc"}, {"id": 2, "u": None, "x": None}]
+
+
+def test_errors_name_a_damaged_manifest(catalog: SqlCatalog, server: SharingServer) -> None:
+    table = plain(catalog)
+    shared(server, table)
+    listed = table.current_snapshot().manifest_list
+    with open(listed.removeprefix("file://"), "r+b") as file:
+        file.write(b"not Avro")
+    with pytest.raises(DeltaSharingError, match="is a damaged part of an Iceberg table"):
+        client_of(server).table("s.db.t").to_arrow()

@@ -1,0 +1,121 @@
+"""Reads tables that Spark's Iceberg runtime wrote, and compares their rows with its own answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import CredentialError, UnsupportedFeatureError, VersionError
+from support.iceberg_lake import STORED, IcebergLake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ANSWERS = sorted(path.stem for path in (STORED / "answers").glob("*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[IcebergLake]:
+    with IcebergLake() as running:
+        yield running
+        assert not running.failures
+
+
+@pytest.fixture
+def client(lake: IcebergLake) -> SharingClient:
+    return SharingClient(lake.profile())
+
+
+def rows(table: Any) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+def options_of(answer: str) -> dict[str, Any]:
+    _, at, when = answer.partition("@")
+    return {} if not at else {"versionAsOf": int(when)} if when.isdigit() else {"ref": when}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_rows_are_those_of_sparks_iceberg_reader(client: SharingClient, answer: str) -> None:
+    expected = pq.ParquetFile(STORED / "answers" / f"{answer}.parquet").read()
+    found = client.table(f"s.db.{answer.partition('@')[0]}").scan(**options_of(answer)).to_arrow()
+    assert found.schema.names == expected.schema.names
+    assert rows(found) == rows(expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if "@" not in name])
+def test_conditions_leave_the_rows_that_pass(client: SharingClient, name: str) -> None:
+    """Each column's conditions prune manifests, files and row groups, and lose no row."""
+    expected = pq.ParquetFile(STORED / "answers" / f"{name}.parquet").read()
+    for column in expected.schema:
+        values = sorted(
+            {value for value in expected[column.name].to_pylist() if isinstance(value, int | str)}, key=repr
+        )
+        for value in {values[0], values[len(values) // 2]} if values else ():
+            text = f"'{value}'" if isinstance(value, str) else str(value).lower()
+            for operator, passes in (
+                ("=", lambda a, b: a == b),
+                (">", lambda a, b: a > b),
+                ("<=", lambda a, b: a <= b),
+            ):
+                left = [row for row in expected.to_pylist() if (v := row[column.name]) is not None and passes(v, value)]
+                found = client.table(f"s.db.{name}").scan(where=f"`{column.name}` {operator} {text}").to_arrow()
+                assert rows(found) == sorted(map(repr, left)), (column.name, operator, value)
+        nulls = [row for row in expected.to_pylist() if row[column.name] is None]
+        found = client.table(f"s.db.{name}").scan(where=f"`{column.name}` IS NULL").to_arrow()
+        assert rows(found) == sorted(map(repr, nulls)), column.name
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if "@" not in name])
+def test_counts_are_those_of_the_rows(client: SharingClient, name: str) -> None:
+    expected = pq.ParquetFile(STORED / "answers" / f"{name}.parquet").metadata.num_rows
+    assert client.table(f"s.db.{name}").count() == expected
+    assert client.table(f"s.db.{name}").scan(limit=3).to_arrow().num_rows == min(3, expected)
+    one = (
+        client.table(f"s.db.{name}").scan(columns=[client.table(f"s.db.{name}").to_arrow().schema.names[-1]]).to_arrow()
+    )
+    assert one.num_rows == expected
+
+
+@pytest.mark.parametrize("name", ["positions", "equality", "specs", "everything"])
+def test_credentials_may_end_at_any_request(lake: IcebergLake, name: str) -> None:
+    expected = rows(pq.ParquetFile(STORED / "answers" / f"{name}.parquet").read())
+    lake.reset_metrics()
+    SharingClient(lake.profile()).table(f"s.db.{name}").to_arrow()
+    for ends in range(lake.count("data") + lake.count("log")):
+        lake.ends = ends
+        assert rows(SharingClient(lake.profile()).table(f"s.db.{name}").to_arrow()) == expected, ends
+    lake.ends = None
+
+
+def test_a_snapshot_that_is_not_there_is_named(client: SharingClient) -> None:
+    with pytest.raises(VersionError, match=r"snapshot 5 of s\.db\.history does not exist"):
+        client.table("s.db.history").scan(versionAsOf=5).to_arrow()
+    with pytest.raises(VersionError, match="no branch or tag 'none'; it has 'first', 'main', 'work'"):
+        client.table("s.db.history").scan(ref="none").to_arrow()
+    with pytest.raises(VersionError, match="no snapshot at or before"):
+        client.table("s.db.history").scan(timestampAsOf="2001-01-01T00:00:00Z").to_arrow()
+
+
+def test_change_feeds_are_refused_by_name(client: SharingClient) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="readChangeFeed of an Iceberg table is not read"):
+        client.table("s.db.history").changes(0).to_arrow()
+
+
+def test_a_file_outside_of_what_is_vended_is_not_opened(lake: IcebergLake) -> None:
+    table = lake.iceberg.tables["s", "db", "plain"]
+    table.storage_credentials = [{"prefix": "s3://lake/db/plain/metadata", "config": lake.vended}]
+    try:
+        with pytest.raises(CredentialError, match="lies outside"):
+            SharingClient(lake.profile()).table("s.db.plain").to_arrow()
+    finally:
+        table.storage_credentials = ()
+
+
+def test_the_decoded_stored_tables_lie_here() -> None:
+    assert len(ANSWERS) >= 15
+    assert Path(STORED / "lake").is_dir()

@@ -303,10 +303,10 @@ def yarn(session: nox.Session) -> None:
 
 @nox.session(name="flight-go")
 def flight_go(session: nox.Session) -> None:
-    """Arrow's Go client lists, reads in parallel, renews and cancels at our Flight gateway; needs Go."""
+    """Arrow's Go client lists, polls, reads in parallel, renews and cancels at our Flight gateway; needs Go."""
     if shutil.which("go") is None:
         session.skip("no Go was found; install Go 1.24 or newer")
-    install(session, "-e", ".[server,flight]")
+    install(session, "-e", ".[server,flight-poll]")
     session.run("python", "examples/flight-go/run.py", env=UTF8)
 
 

@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--advertise", action="append", default=[], metavar="URI", help="an address that clients fetch from"
     )
+    parser.add_argument(
+        "--poll-port",
+        type=int,
+        metavar="PORT",
+        help="answer PollFlightInfo, and what else plans, on this port too; 0 takes a free one",
+    )
 
 
 def settings_of(arguments: argparse.Namespace) -> GatewaySettings:
@@ -53,7 +59,14 @@ def settings_of(arguments: argparse.Namespace) -> GatewaySettings:
                 f"{arguments.ticket_key} is not 32 bytes in hex; make one with: openssl rand -hex 32"
             ) from None
     pem = (arguments.cert, arguments.key, arguments.mtls_ca)
-    return GatewaySettings(arguments.listen, tuple(tokens) or None, *pem, key, tuple(arguments.advertise))
+    return GatewaySettings(
+        arguments.listen,
+        tuple(tokens) or None,
+        *pem,
+        key,
+        tuple(arguments.advertise),
+        poll_port=arguments.poll_port,
+    )
 
 
 def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, wait: Callable[[], None]) -> None:
@@ -70,6 +83,8 @@ def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, 
     settings = settings_of(arguments)
     with FlightGateway(SharingClient(arguments.profile or None, **options), settings) as gateway:
         out.write(f"A Flight gateway to {gateway.share} listens on {gateway.uri}\n")
+        if gateway.poll_uri is not None:
+            out.write(f"It answers polls on {gateway.poll_uri}\n")
         if settings.tokens is None and gateway.settings.tokens:
             out.write(f"Its token, drawn for this run: {gateway.settings.tokens[0]}\n")
         out.write("End it with Ctrl-C.\n")

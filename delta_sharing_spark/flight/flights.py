@@ -129,15 +129,24 @@ class FlightPlanner:
         scan = self._resolved(command)[1]
         return {"version": scan.version, **_described(scan.shape)}
 
-    def plan(self, command: Command, identity: str, flight: str | None = None) -> PlannedFlight:
+    def plan(
+        self,
+        command: Command,
+        identity: str,
+        flight: str | None = None,
+        listed: Callable[[int], None] | None = None,
+    ) -> PlannedFlight:
         """List the files of a command, and plan its flight.
 
         Args:
             command: The command of a descriptor, or of a ticket that is renewed.
             flight: The id of the flight that is renewed; None for a new one.
+            listed: Called with 0 once the table is described, then with the number of files listed since its last call.
         """
         command = replace(command, planned_at=command.planned_at or time.time_ns() // 1000)
         opener, scan = self._resolved(command)
+        if listed is not None:
+            listed(0)
         about: Mapping[str, Any] = {}
         rows: int | None = None
         files: PlannedFiles | None = None
@@ -151,7 +160,7 @@ class FlightPlanner:
                 # Versions that come later are not the flight's, though the end of the command may lie after them.
                 scan = replace(scan, options=replace(options, ending_version=end, ending_timestamp=None))
                 pinned = command.pinned("endingVersion", end)
-            planned = plan(scan, opener=opener)
+            planned = plan(scan, opener=opener, listed=listed)
             files, access = planned.files, planned.access
             splits: list[tuple[Split, Mapping[str, int]]] = [(split, {}) for split in planned.splits]
             rows, version = planned.exact_rows, planned.report.version

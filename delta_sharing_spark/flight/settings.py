@@ -14,6 +14,8 @@ from delta_sharing_spark.sharing.identity import is_header_text
 
 #: Schemes of addresses (Flight RPC, "Location URIs").
 PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"
+#: What a server listens on and no client connects to.
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  # compared only
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class GatewaySettings:
         ticket_seconds: The longest time a ticket is good for; URLs or credentials that end earlier shorten it.
         memory_budget: Bytes that all reads together may hold fetched and not yet decoded.
         max_streams: Reads at one time; a further one is refused, to be tried again later.
+        poll_port: The port, on the host of ``listen``, that answers ``PollFlightInfo`` (0 takes a free one); None for none.
     """
 
     listen: str = "grpc+tcp://127.0.0.1:0"
@@ -42,6 +45,7 @@ class GatewaySettings:
     ticket_seconds: float = 3600.0
     memory_budget: int = 512 << 20
     max_streams: int = 256
+    poll_port: int | None = None
 
     def checked(self) -> GatewaySettings:
         """The settings with their tokens, unless they would give the share to anyone on the network.
@@ -60,6 +64,10 @@ class GatewaySettings:
             )
         parts = urlsplit(self.listen)
         if parts.scheme == UNIX:
+            if self.poll_port is not None:
+                raise ConfigError(
+                    f"{self.listen} has no ports, so that none answers polls; listen on grpc+tcp://127.0.0.1:0"
+                )
             return settings
         try:
             port = parts.port
@@ -75,6 +83,8 @@ class GatewaySettings:
             raise ConfigError(
                 f"{self.listen} would not use the certificate; write grpc+tls:// for an encrypted connection"
             )
+        if self.poll_port is not None:
+            self._check_poll_port(self.poll_port, parts.hostname)
         if is_loopback(parts.hostname):
             return settings
         if parts.scheme != ENCRYPTED:
@@ -88,6 +98,20 @@ class GatewaySettings:
                 f"add --token-file FILE, or --mtls-ca ca.pem"
             )
         return settings
+
+    def _check_poll_port(self, port: int, host: str) -> None:
+        if not 0 <= port < 1 << 16:
+            raise ConfigError(f"polls cannot be answered on port {port}; give one of 0 to 65535, 0 for a free one")
+        if host in _ALL_ADDRESSES and not self.advertised:
+            raise ConfigError(
+                f"the endpoints of polled flights name where their rows are, and {self.listen} is no address to connect to; "
+                "add --advertise grpc+tls://HOST:PORT (advertised=) with the name that clients reach"
+            )
+
+    def address(self, port: int) -> str:
+        """The address of a port of the host that ``listen`` names."""
+        scheme, _, rest = self.listen.partition("://")
+        return f"{scheme}://{rest.rpartition(':')[0]}:{port}"
 
     def tls_arguments(self) -> dict[str, Any]:
         """The arguments of pyarrow's server for TLS; raises ConfigError where a file cannot be read."""

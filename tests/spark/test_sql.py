@@ -435,7 +435,7 @@ def test_it_explains_itself(client: SharingClient, spark: Any, spark_mode: str) 
     assert "market.shop.customers\n  columns  cust, city, note, info\n" in text
     if spark_mode == "classic":
         assert "where    `note` IS NOT NULL AND `price` > 5.0D\n" in text
-        assert "left     (upper(o.note) = 'RED'): Upper is not part of the language of where" in text
+        assert "left     (upper(`note`) = 'RED'): Upper is not part of the language of where" in text
 
 
 #: What a classic plan tells: a query, its columns and its condition for each reference.

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import re
+import struct
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +41,8 @@ _DETAILS = ("file", "column", "status", "error_code", "reason")
 _LAST_WORD = re.compile(r"\. Detail: (?:Python exception: (?P<name>\w+)|\w+)(?s:\. gRPC client debug context.*)?$")
 #: Field 1, length-delimited; field 1, varint.
 _MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"
+#: Field 2, varint; of ``PollInfo`` the fields 3 (double) and 4; of ``FlightInfo`` the field 7.
+_SECOND_ENUM_FIELD, _PROGRESS_FIELD, _EXPIRATION_FIELD, _ABOUT_FIELD = b"\x10", b"\x19", b"\x22", b"\x3a"
 #: Of ``FlightInfo``: the descriptor's field; ``total_records`` and ``total_bytes``, both -1 (unknown).
 _DESCRIPTOR_FIELD, _TOTALS_UNKNOWN = b"\x12", b"\x20" + b"\xff" * 9 + b"\x01" + b"\x28" + b"\xff" * 9 + b"\x01"
 
@@ -169,6 +173,43 @@ def _plain_status(name: str, kind: type[Exception], message: str) -> Exception:
     return status
 
 
+#: By pyarrow's exception: the status of gRPC, Arrow's number of it, and Arrow's word for it. The first that fits counts.
+_STATUSES: tuple[tuple[type[BaseException], str, int, str], ...] = (
+    (flight.FlightUnauthenticatedError, "UNAUTHENTICATED", 5, "Unauthenticated"),
+    (flight.FlightUnauthorizedError, "PERMISSION_DENIED", 5, "Unauthorized"),
+    (flight.FlightUnavailableError, "UNAVAILABLE", 5, "Unavailable"),
+    (flight.FlightCancelledError, "CANCELLED", 5, "Cancelled"),
+    (flight.FlightError, "INTERNAL", 5, "Internal"),
+    (KeyError, "NOT_FOUND", 2, ""),
+    (ValueError, "INVALID_ARGUMENT", 4, ""),
+    (NotImplementedError, "UNIMPLEMENTED", 10, ""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WireStatus:
+    """What pyarrow's server sends for an exception: the name of gRPC's code, the text, and the trailers of the answer."""
+
+    code: str
+    details: str
+    trailers: tuple[tuple[str, str | bytes], ...]
+
+
+def wire_status(error: BaseException) -> WireStatus:
+    """The status that pyarrow's server would send for an exception of ``to_status`` or ``internal``."""
+    code, number, word = next(row[1:] for row in _STATUSES if isinstance(error, row[0]))
+    detail = word or f"Python exception: {type(error).__name__}"
+    message = str(error)
+    extra = getattr(error, "extra_info", None)
+    trailers: tuple[tuple[str, str | bytes], ...] = (
+        ("x-arrow-status", str(number)),
+        ("x-arrow-status-message-bin", message.encode()),
+        ("x-arrow-status-detail-bin", detail.encode()),
+        *((("grpc-status-details-bin", extra),) if extra else ()),
+    )
+    return WireStatus(code, f"{message}. Detail: {detail}", trailers)
+
+
 #: Of ``CancelStatus`` in the specification.
 CANCELLED, NOT_CANCELLABLE = 1, 3
 
@@ -180,9 +221,36 @@ def wrap(message: bytes, tag: bytes = _MESSAGE_FIELD) -> bytes:
     return bytes(request) + message
 
 
-def listed_info(descriptor: bytes) -> bytes:
-    """A ``FlightInfo`` of a ``FlightDescriptor`` alone; pyarrow before 21 ends the process where one without a schema is made."""
-    return wrap(descriptor, _DESCRIPTOR_FIELD) + _TOTALS_UNKNOWN
+def listed_info(descriptor: bytes, about: bytes = b"") -> bytes:
+    """A ``FlightInfo`` of a ``FlightDescriptor``, with ``about`` as its metadata and without a schema.
+
+    pyarrow before 21 ends the process where one without a schema is made.
+    """
+    return wrap(descriptor, _DESCRIPTOR_FIELD) + _TOTALS_UNKNOWN + (wrap(about, _ABOUT_FIELD) if about else b"")
+
+
+def poll_info(info: bytes, progress: float, descriptor: bytes | None = None, expires: int = 0) -> bytes:
+    """A ``PollInfo``.
+
+    Args:
+        info: The ``FlightInfo``.
+        progress: From 0 to 1.
+        descriptor: The ``FlightDescriptor`` of the next poll; None where the plan is complete.
+        expires: When ``descriptor`` ends, in nanoseconds since the epoch.
+    """
+    answer = wrap(info) + _PROGRESS_FIELD + struct.pack("<d", progress)
+    if descriptor is None:
+        return answer
+    instant = bytearray()
+    for tag, number in zip((_ENUM_FIELD, _SECOND_ENUM_FIELD), divmod(expires, 1_000_000_000), strict=True):
+        instant += tag
+        append_varint(instant, number)
+    return answer + wrap(descriptor, _DESCRIPTOR_FIELD) + wrap(bytes(instant), _EXPIRATION_FIELD)
+
+
+def action_type(name: str, description: str) -> bytes:
+    """An ``ActionType``."""
+    return wrap(name.encode()) + wrap(description.encode(), _DESCRIPTOR_FIELD)
 
 
 def unwrap(request: bytes) -> bytes:

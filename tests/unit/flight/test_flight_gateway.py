@@ -23,8 +23,7 @@ from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, RENEW, GatewayAddress
 from delta_sharing_spark.access.flight.table import FlightAccess
 from delta_sharing_spark.errors import ConfigError, NetworkError, TicketError
-from delta_sharing_spark.flight import gateway as gateway_module
-from delta_sharing_spark.flight import tickets
+from delta_sharing_spark.flight import answers, tickets
 from delta_sharing_spark.flight.gateway import REUSE_CONNECTION, FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.flight.tickets import Seal, Ticket, shared_part
@@ -156,7 +155,7 @@ def test_what_tickets_of_a_flight_share_is_packed_once(client: SharingClient, mo
         packed.append(command)
         return shared_part(command, spec)
 
-    for module in (gateway_module, tickets):
+    for module in (answers, tickets):
         monkeypatch.setattr(module, "shared_part", noting)
     with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway, flight.connect(gateway.uri) as connection:
         caller = Caller(connection, TOKEN)
@@ -174,7 +173,7 @@ def test_expired_tickets_are_refused_and_renewed(client: SharingClient) -> None:
         with pytest.raises(flight.FlightUnavailableError, match="renew its endpoint") as expired:
             caller.read(info.endpoints[0].ticket)
         assert json.loads(expired.value.extra_info) == {"error": "TicketError", "reason": "expired"}
-        gateway._planner._ticket_seconds = 60.0
+        gateway._answers.planner._ticket_seconds = 60.0
         rows = 0
         for endpoint in info.endpoints:
             renewed = flight.FlightEndpoint.deserialize(caller.act(RENEW, messages.wrap(endpoint.serialize())))
@@ -423,9 +422,9 @@ def test_a_read_that_waits_for_a_silent_storage_ends(server: SharingServer, how:
             else:
                 reader.cancel()
             until = time.monotonic() + HANGS
-            while gateway._flights._reads and time.monotonic() < until:
+            while gateway._answers.flights._reads and time.monotonic() < until:
                 time.sleep(0.05)
-            assert not gateway._flights._reads
+            assert not gateway._answers.flights._reads
         finally:
             server.faults.clear()
 

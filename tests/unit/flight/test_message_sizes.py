@@ -52,7 +52,7 @@ def test_a_wide_table(limited: tuple[SharingClient, Caller]) -> None:
 def test_a_long_condition_and_many_splits(
     limited: tuple[SharingClient, Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_sharing_spark.flight.gateway.MESSAGE_BYTES", 300_000)  # as 15,000 ids would in 4 MiB
+    monkeypatch.setattr("delta_sharing_spark.flight.answers.MESSAGE_BYTES", 300_000)  # as 15,000 ids would in 4 MiB
     client, caller = limited
     where = f"id IN ({', '.join(str(i * 4_999) for i in range(1_000))})"
     command = {"table": "sh.sc.wide", "columns": ["id"], "where": where, "options": {"maxSplitBytes": "1"}}

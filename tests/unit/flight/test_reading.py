@@ -152,7 +152,7 @@ def test_expired_tickets_are_renewed_while_they_are_read(client: SharingClient) 
     settings = GatewaySettings(tokens=(TOKEN,), ticket_seconds=0.0)
     with FlightGateway(client, settings) as gateway:
         splits = SharingClient.over(gateway.uri, TOKEN).table("sh.sc.t").scan().plan().splits
-        gateway._planner._ticket_seconds = 60.0
+        gateway._answers.planner._ticket_seconds = 60.0
         assert sum(batch.num_rows for split in splits for batch in read_split(split)) == 90
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Sequence
-from datetime import date, datetime, timedelta
 from typing import Any
 
-from delta_sharing_spark.access.iceberg.deletes import int_map
 from delta_sharing_spark.access.iceberg.manifests import Entry
-from delta_sharing_spark.schema.types import DataType, Decimal, Field
+from delta_sharing_spark.predicates.scalar_types import FLOAT, FLOATS, domain, float_key
+from delta_sharing_spark.predicates.three_valued import ColumnBounds, bounds_of_statistics
+from delta_sharing_spark.schema.types import DataType, Decimal
 
-_EPOCH = datetime(1970, 1, 1)
-_FIRST_DAY = date(1970, 1, 1)
+_STATISTICS = ("lower_bounds", "upper_bounds", "null_value_counts")
 
 
 def decode_bound(data: object, kind: DataType) -> Any:
@@ -45,40 +42,27 @@ def decode_bound(data: object, kind: DataType) -> Any:
     return None
 
 
-def statistics_of(entry: Entry, columns: Sequence[Field]) -> str:
-    """The statistics of a file as Delta's log writes them, of some top-level columns, by their physical names."""
-    bounds = {
-        "minValues": int_map(entry.tree.get("lower_bounds")),
-        "maxValues": int_map(entry.tree.get("upper_bounds")),
-    }
-    nulls = int_map(entry.tree.get("null_value_counts"))
-    told: dict[str, Any] = {"numRecords": entry.rows, "nullCount": {}}
-    for name, values in bounds.items():
-        texts = {column.physical_name: _json(values.get(column.field_id or 0), column) for column in columns}
-        told[name] = {key: value for key, value in texts.items() if value is not None}
-    for column in columns:
-        count = nulls.get(column.field_id or 0)
-        if type(count) is int:
-            told["nullCount"][column.physical_name] = count
-    return json.dumps(told)
+def bounds_in(entry: Entry, field_id: int, kind: DataType) -> ColumnBounds:
+    """The bounds of a column in a file, as far as its manifest tells them."""
+    low, high, nulls = (_stored(entry.tree.get(name), field_id) for name in _STATISTICS)
+    lowest, highest = (_key(decode_bound(bound, kind), kind) for bound in (low, high))
+    # NaN is not in the statistics, and is above all that is.
+    greatest = domain(kind)[1] if kind in FLOATS else highest
+    is_bounded = low is not None or high is not None
+    return bounds_of_statistics(kind, entry.rows, nulls, is_bounded, lowest, greatest, highest)
 
 
-def _json(data: object, column: Field) -> Any:
-    kind, value = column.type, decode_bound(data, column.type)
-    if value is None:
-        return None
-    try:
-        if isinstance(kind, Decimal):
-            digits = str(abs(value)).rjust(kind.scale + 1, "0")
-            whole, fraction = digits[: len(digits) - kind.scale], digits[len(digits) - kind.scale :]
-            return f"{'-' if value < 0 else ''}{whole}.{fraction}".rstrip(".")
-        if str(kind) == "date":
-            return (_FIRST_DAY + timedelta(days=value)).isoformat()
-        if str(kind) in ("timestamp", "timestamp_ntz"):
-            text = (_EPOCH + timedelta(microseconds=value)).isoformat(timespec="microseconds")
-            return text + "Z" if str(kind) == "timestamp" else text
-    except OverflowError:
-        return None
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
+def _stored(entries: Any, field_id: int) -> Any:
+    """The value of a field in a map with numbers as keys, which Avro writes as a list of ``key`` and ``value``."""
+    for one in entries if isinstance(entries, list) else ():
+        if isinstance(one, dict) and one.get("key") == field_id:
+            return one.get("value")
+    return None
+
+
+def _key(value: Any, kind: DataType) -> int | bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, float):
+        return None if value != value else float_key(value, 32 if kind == FLOAT else 64)
+    return None if value is None else int(value)

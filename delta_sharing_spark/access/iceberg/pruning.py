@@ -1,15 +1,16 @@
-"""Leaves out manifests and files by partitions: inclusive projection of conditions through transforms (Iceberg, "Partition Transforms")."""
+"""Leaves out manifests and files by partitions (inclusive projection through transforms, Iceberg, "Partition Transforms") and bounds."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal as Number
 from typing import Any
 
 from delta_sharing_spark.access.contract import FilePruner, ResolvedScan
-from delta_sharing_spark.access.iceberg.column_bounds import decode_bound
+from delta_sharing_spark.access.iceberg.column_bounds import bounds_in, decode_bound
 from delta_sharing_spark.access.iceberg.manifests import Entry, Manifest
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.predicates.skip_reason import SkipReason
@@ -29,12 +30,17 @@ _STRING, _DATE = Primitive("string"), Primitive("date")
 _Range = Callable[[int | bytes], "tuple[Any, Any]"]
 
 
-class PartitionPruner:
-    """The conditions of a scan, applied to the partitions of manifests and files."""
+class EntryPruner:
+    """The conditions of a scan, applied to the partitions of manifests, and to the partitions and bounds of files.
+
+    Attributes:
+        reads_statistics: Whether bounds of columns are looked at.
+    """
 
     def __init__(self, scan: ResolvedScan, specs: Mapping[int, Sequence[PartitionField]]) -> None:
-        self._skipped = 0
+        self._skipped: Counter[SkipReason] = Counter()
         self._possible = None
+        self._columns: list[tuple[int, int, DataType]] = []
         self._fields: dict[int, list[tuple[int, str, int, DataType, _Range]]] = {}
         if scan.prune is None:
             return
@@ -43,6 +49,7 @@ class PartitionPruner:
         self._possible = compile_possible_values(scan.prune, {path: slot for slot, path in enumerate(paths)})
         top = {field.field_id: field for field in scan.columns.fields}
         places = {path[0]: slot for slot, path in enumerate(paths) if len(path) == 1}
+        self._columns = [(places[f.name], number, f.type) for number, f in top.items() if number and f.name in places]
         for spec_id, spec in specs.items():
             for place, part in enumerate(spec):
                 field = top.get(part.source_id)
@@ -72,34 +79,46 @@ class PartitionPruner:
                 )
         return bool(self._possible(bounds) & TRUE)
 
+    @property
+    def reads_statistics(self) -> bool:
+        return bool(self._columns)
+
     def may_match(self, entry: Entry) -> bool:
-        """Whether a file may hold a row that passes, by its partition."""
-        fields = self._fields.get(entry.spec_id)
-        if self._possible is None or not fields:
+        """Whether a file may hold a row that passes, by its partition and by the bounds of its columns."""
+        if self._possible is None:
             return True
         bounds = [UNBOUNDED] * self._slots
-        for _, name, slot, kind, ranges in fields:
+        for _, name, slot, kind, ranges in self._fields.get(entry.spec_id, ()):
             value = _key(entry.partition.get(name), kind)
             # A date's partition of a column that became a timestamp since counts days, not microseconds.
             is_other = ranges is _same and kind in _TIMES and not isinstance(entry.partition.get(name), datetime)
             if value is not None and not is_other:
                 bounds[slot] = _narrowed(bounds[slot], *ranges(value), False)
-        if self._possible(bounds) & TRUE:
-            return True
-        self._skipped += 1
-        return False
+        if not self._possible(bounds) & TRUE:
+            self._skipped[SkipReason.PARTITION_VALUES] += 1
+            return False
+        for slot, number, kind in self._columns:
+            if bounds[slot] is UNBOUNDED:
+                bounds[slot] = bounds_in(entry, number, kind)
+        if not self._possible(bounds) & TRUE:
+            self._skipped[SkipReason.STATISTICS] += 1
+            return False
+        return True
 
     def count_into(self, pruner: FilePruner) -> None:
         """Count the files that were left out."""
-        pruner.count(SkipReason.PARTITION_VALUES, self._skipped)
+        for reason, count in self._skipped.items():
+            pruner.count(reason, count)
 
 
 def _narrowed(known: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:
     """Bounds that two fields of a spec tell of one column: the narrower of each."""
     lows = [one for one in (known.low, low) if one is not None]
     highs = [one for one in (known.high, high) if one is not None]
-    highest = min(highs) if highs else None
-    return ColumnBounds(known.has_nulls and has_nulls, True, max(lows) if lows else None, highest, highest)
+    lowest, highest = max(lows, default=None), min(highs, default=None)
+    if lowest is not None and highest is not None and lowest > highest:
+        return UNBOUNDED  # what contradicts itself tells nothing
+    return ColumnBounds(known.has_nulls and has_nulls, True, lowest, highest, highest)
 
 
 def _ranges(transform: str, kind: DataType) -> _Range | None:

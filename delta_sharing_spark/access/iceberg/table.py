@@ -23,7 +23,6 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer, paths_of, token_covering
 from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog
-from delta_sharing_spark.access.iceberg.column_bounds import statistics_of
 from delta_sharing_spark.access.iceberg.credentials import (
     CatalogIssuer,
     table_locations,
@@ -46,7 +45,7 @@ from delta_sharing_spark.access.iceberg.metadata import (
     malformed,
     parse_metadata,
 )
-from delta_sharing_spark.access.iceberg.pruning import PartitionPruner
+from delta_sharing_spark.access.iceberg.pruning import EntryPruner
 from delta_sharing_spark.access.iceberg.schema import physical_name
 from delta_sharing_spark.access.planned_files import FileList, live_rows
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
@@ -139,32 +138,30 @@ class IcebergTable(OpenTable):
         if scan.version is None:
             return FileListing(FileList(), self._renewed(FileList()), None, 0)
         snapshot = metadata.snapshot(scan.version)
-        partitions = PartitionPruner(scan, metadata.specs)
-        manifests = [one for one in self._manifests(snapshot) if partitions.may_hold(one)]
+        conditions = EntryPruner(scan, metadata.specs)
+        manifests = [one for one in self._manifests(snapshot) if conditions.may_hold(one)]
         index = DeleteIndex(
             (entry for one in self._read([m for m in manifests if m.content != DATA], False) for entry in one),
             self._key_column,
             lambda spec_id: not self._spec(spec_id),
         )
-        stats_columns = pruner.stats_columns or ()
-        typed = [field for field in scan.columns.fields if field.physical_name in stats_columns]
         files, listed, known = FileList(), 0, 0
-        for entries in self._read([m for m in manifests if m.content == DATA], bool(typed)):
+        for entries in self._read([m for m in manifests if m.content == DATA], conditions.reads_statistics):
             tasks = []
             for entry in entries:
                 listed += 1
-                if partitions.may_match(entry):
-                    tasks.append(self._task(entry, index, typed))
+                if conditions.may_match(entry):
+                    tasks.append(self._task(entry, index))
             for task in pruner.remaining(tasks):
                 self._check(task)
                 files.append(task)
                 known += live_rows(task) or 0
             if scan.rows_needed is not None and known >= scan.rows_needed:
                 break
-        partitions.count_into(pruner)
+        conditions.count_into(pruner)
         return FileListing(files, self._renewed(files), scan.version, listed)
 
-    def _task(self, entry: Entry, index: DeleteIndex, typed: Sequence[Field]) -> FileTask:
+    def _task(self, entry: Entry, index: DeleteIndex) -> FileTask:
         require_parquet(entry)
         vector, deletes = index.of(entry)
         return FileTask(
@@ -175,7 +172,6 @@ class IcebergTable(OpenTable):
             deletion_vector=vector,
             deletes=deletes,
             fallbacks=self._identity_values(entry),
-            stats=statistics_of(entry, typed) if typed else None,
         )
 
     def _identity_values(self, entry: Entry) -> Mapping[int, object]:

@@ -364,6 +364,34 @@ def test_columns_of_other_types_refuse_themselves(catalog: SqlCatalog, server: S
     assert found.to_pylist() == [{"id": 1, "u": str(one), "x": b"abc"}, {"id": 2, "u": None, "x": None}]
 
 
+def rewrite(path: str, change: Callable[[dict[str, Any]], None]) -> int:
+    """Change each record of an Avro file; returns its new length."""
+    import io
+    from pathlib import Path
+
+    import fastavro
+
+    file = Path(path.removeprefix("file://"))
+    reader = fastavro.reader(io.BytesIO(file.read_bytes()))
+    records: Any = list(reader)
+    for record in records:
+        change(record)
+    out = io.BytesIO()
+    fastavro.writer(out, reader.writer_schema, records)
+    return file.write_bytes(out.getvalue())
+
+
+@pytest.mark.parametrize("name", ["ORC", "AVRO"])
+def test_files_of_other_formats_are_refused_by_name(catalog: SqlCatalog, server: SharingServer, name: str) -> None:
+    table = plain(catalog)
+    shared(server, table)
+    (manifest,) = table.current_snapshot().manifests(table.io)
+    length = rewrite(manifest.manifest_path, lambda record: record["data_file"].update(file_format=name))
+    rewrite(table.current_snapshot().manifest_list, lambda record: record.update(manifest_length=length))
+    with pytest.raises(UnsupportedFeatureError, match=f"of the format {name}, and this reader reads Parquet"):
+        client_of(server).table("s.db.t").to_arrow()
+
+
 def test_errors_name_a_damaged_manifest(catalog: SqlCatalog, server: SharingServer) -> None:
     table = plain(catalog)
     shared(server, table)

@@ -119,3 +119,29 @@ def test_a_file_outside_of_what_is_vended_is_not_opened(lake: IcebergLake) -> No
 def test_the_decoded_stored_tables_lie_here() -> None:
     assert len(ANSWERS) >= 15
     assert Path(STORED / "lake").is_dir()
+
+
+def test_credentials_are_asked_for_alone_where_that_is_announced(lake: IcebergLake) -> None:
+    expected = rows(pq.ParquetFile(STORED / "answers" / "vectors.parquet").read())
+    shared = lake.iceberg.tables["s", "db", "vectors"]
+    shared.storage_credentials = [
+        {"prefix": "s3", "config": {"s3.access-key-id": "none", "s3.secret-access-key": "none"}},
+        {"prefix": "s3://lake/db/vectors/", "config": lake.vended},
+        {"prefix": "gs://elsewhere/", "config": {"gcs.oauth2.token": "none"}},
+    ]
+    lake.iceberg.announces_credentials = True
+    try:
+        before = lake.iceberg.loads
+        lake.ends = 4
+        assert rows(SharingClient(lake.profile()).table("s.db.vectors").to_arrow()) == expected
+        assert lake.iceberg.loads == before + 1
+        assert lake.iceberg.renewals
+    finally:
+        shared.storage_credentials, lake.iceberg.announces_credentials = (), False
+
+
+def test_a_load_asks_the_catalog_twice() -> None:
+    """What the server refuses, the table's format, the catalog's configuration and the table; then its storage alone."""
+    with IcebergLake() as lake:
+        SharingClient(lake.profile()).table("s.db.plain").to_arrow()
+        assert [lake.count(kind) for kind in ("metadata", "table", "iceberg", "data")] == [1, 1, 2, 5]

@@ -1,9 +1,9 @@
-"""Reads manifest lists and manifests (Iceberg, "Manifests"): Avro files, decoded by fastavro, of which what a query needs is kept."""
+"""Reads manifest lists and manifests (Iceberg, "Manifests"): Avro files, decoded by fastavro."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,6 @@ _ADDED, _DELETED = 1, 2
 #: Field ids of the columns of position delete files.
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545
 _MOST_RECORDS = 50_000_000
-#: Columns of statistics, and what is never looked at.
-_BOUNDS = frozenset({"lower_bounds", "upper_bounds"})
-_STATISTICS = _BOUNDS | {"null_value_counts"}
-_UNUSED = frozenset(
-    {"column_sizes", "value_counts", "nan_value_counts", "split_offsets", "sort_order_id", "first_row_id"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +55,7 @@ class Entry:
 
 def read_manifest_list(data: bytes | memoryview, path: str) -> list[Manifest]:
     """The manifests of a snapshot; raises CorruptFileError where the list is malformed."""
-    return [_manifest(record, path) for record in _records(data, path, frozenset())]
+    return [_manifest(record, path) for record in _records(data, path)]
 
 
 def _manifest(record: Mapping[str, Any], path: str) -> Manifest:
@@ -80,19 +74,14 @@ def _manifest(record: Mapping[str, Any], path: str) -> Manifest:
         raise corrupt(path, f"an entry is malformed ({type(error).__name__})") from None
 
 
-def read_manifest(data: bytes | memoryview, manifest: Manifest, *, with_statistics: bool) -> Iterator[Entry]:
+def read_manifest(data: bytes | memoryview, manifest: Manifest) -> Iterator[Entry]:
     """The live files of a manifest.
-
-    Args:
-        with_statistics: Whether bounds and counts of columns are decoded; of position deletes their bounds always are.
 
     Raises:
         CorruptFileError: It is malformed.
         UnsupportedFeatureError: A file is encrypted.
     """
-    dropped = _UNUSED if with_statistics else _UNUSED | _STATISTICS
-    dropped = dropped - _BOUNDS if manifest.content != DATA else dropped
-    for record in _records(data, manifest.path, dropped):
+    for record in _records(data, manifest.path):
         try:
             entry = _entry(record, manifest)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -138,14 +127,14 @@ def _refuse_encrypted(key: object, path: str) -> None:
         )
 
 
-def _records(data: bytes | memoryview, path: str, dropped: Collection[str]) -> Iterator[dict[str, Any]]:
+def _records(data: bytes | memoryview, path: str) -> Iterator[dict[str, Any]]:
     fastavro = _fastavro()
     try:
-        writer = fastavro.reader(io.BytesIO(data)).writer_schema
-        if not _is_bounded(writer):
+        # All fields are decoded: to pass over some by a schema to read by costs fastavro more than it saves.
+        reader = fastavro.reader(io.BytesIO(data))
+        if not _is_bounded(reader.writer_schema):
             raise corrupt(path, "it holds lists of nothing")
-        wanted = _without(writer, dropped)
-        for number, record in enumerate(fastavro.reader(io.BytesIO(data), wanted)):
+        for number, record in enumerate(reader):
             if number >= _MOST_RECORDS or not isinstance(record, dict):
                 raise corrupt(path, "its records are none of a manifest")
             yield record
@@ -163,19 +152,6 @@ def _fastavro() -> Any:
             f"Iceberg tables are read by fastavro, which is not installed: {install_line('iceberg')}"
         ) from None
     return fastavro
-
-
-def _without(schema: Any, dropped: Collection[str]) -> Any:
-    """A writer's schema without the fields of a data file that are not looked at."""
-    if not dropped or not isinstance(schema, dict):
-        return schema
-    fields = []
-    for one in schema.get("fields", ()):
-        if one.get("name") == "data_file" and isinstance(one.get("type"), dict):
-            inner = [part for part in one["type"]["fields"] if part["name"] not in dropped]
-            one = {**one, "type": {**one["type"], "fields": inner}}
-        fields.append(one)
-    return {**schema, "fields": fields}
 
 
 def _is_bounded(schema: Any) -> bool:

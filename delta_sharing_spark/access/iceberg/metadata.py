@@ -177,6 +177,8 @@ def _parsed(tree: Mapping[str, Any], table: str) -> IcebergMetadata:
 
 def _snapshot(tree: Mapping[str, Any]) -> IcebergSnapshot:
     listed, schema = tree.get("manifest-list"), tree.get("schema-id")
+    if listed is None and not isinstance(tree.get("manifests"), list):
+        raise KeyError("manifest-list")
     return IcebergSnapshot(
         _int(tree["snapshot-id"]),
         _int(tree["timestamp-ms"]),

@@ -31,11 +31,7 @@ _Range = Callable[[int | bytes], "tuple[Any, Any]"]
 
 
 class EntryPruner:
-    """The conditions of a scan, applied to the partitions of manifests, and to the partitions and bounds of files.
-
-    Attributes:
-        reads_statistics: Whether bounds of columns are looked at.
-    """
+    """The conditions of a scan, applied to the partitions of manifests, and to the partitions and bounds of files."""
 
     def __init__(self, scan: ResolvedScan, specs: Mapping[int, Sequence[PartitionField]]) -> None:
         self._skipped: Counter[SkipReason] = Counter()
@@ -78,10 +74,6 @@ class EntryPruner:
                     bounds[slot], ranges(low)[0], ranges(high)[1], summary.get("contains_null") is not False
                 )
         return bool(self._possible(bounds) & TRUE)
-
-    @property
-    def reads_statistics(self) -> bool:
-        return bool(self._columns)
 
     def may_match(self, entry: Entry) -> bool:
         """Whether a file may hold a row that passes, by its partition and by the bounds of its columns."""

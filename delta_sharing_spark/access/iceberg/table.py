@@ -141,12 +141,12 @@ class IcebergTable(OpenTable):
         conditions = EntryPruner(scan, metadata.specs)
         manifests = [one for one in self._manifests(snapshot) if conditions.may_hold(one)]
         index = DeleteIndex(
-            (entry for one in self._read([m for m in manifests if m.content != DATA], False) for entry in one),
+            (entry for one in self._read([m for m in manifests if m.content != DATA]) for entry in one),
             self._key_column,
             lambda spec_id: not self._spec(spec_id),
         )
         files, listed, known = FileList(), 0, 0
-        for entries in self._read([m for m in manifests if m.content == DATA], conditions.reads_statistics):
+        for entries in self._read([m for m in manifests if m.content == DATA]):
             tasks = []
             for entry in entries:
                 listed += 1
@@ -206,17 +206,24 @@ class IcebergTable(OpenTable):
 
     def _manifests(self, snapshot: IcebergSnapshot) -> list[Manifest]:
         if snapshot.manifest_list is None:
-            # Version 1 may list its manifests in the metadata: all are of the table's own spec.
-            return [Manifest(path, None, max(self._metadata.specs), DATA, 0) for path in snapshot.manifests]
+            # Version 1 may list its manifests in the metadata, which does not tell their specs.
+            spec_id, *others = self._metadata.specs
+            if others:
+                raise UnsupportedFeatureError(
+                    f"snapshot {snapshot.id} of {self._table} has no manifest list, and the table has several partition specs, "
+                    f"which is not read; ask the provider to rewrite its manifests",
+                    features=("manifests without a list",),
+                )
+            return [Manifest(path, None, spec_id, DATA, 0) for path in snapshot.manifests]
         return read_manifest_list(self._fetch(snapshot.manifest_list, None), snapshot.manifest_list)
 
-    def _read(self, manifests: Sequence[Manifest], with_statistics: bool) -> Iterator[Iterator[Entry]]:
+    def _read(self, manifests: Sequence[Manifest]) -> Iterator[Iterator[Entry]]:
         """The live files of each manifest, some of which are fetched at once."""
         for start in range(0, len(manifests), _AT_ONCE):
             some = manifests[start : start + _AT_ONCE]
             fetched = in_parallel([partial(self._fetch, one.path, one.length) for one in some])
             for manifest, data in zip(some, fetched, strict=True):
-                yield read_manifest(data, manifest, with_statistics=with_statistics)
+                yield read_manifest(data, manifest)
 
     def _fetch(self, path: str, size: int | None) -> memoryview:
         location = parse_location(path)

@@ -364,6 +364,26 @@ def test_columns_of_other_types_refuse_themselves(catalog: SqlCatalog, server: S
     assert found.to_pylist() == [{"id": 1, "u": str(one), "x": b"abc"}, {"id": 2, "u": None, "x": None}]
 
 
+def test_manifests_may_stand_in_the_metadata_of_version_1(catalog: SqlCatalog, server: SharingServer) -> None:
+    table = plain(catalog, **{"format-version": "1"})
+    (manifest,) = table.current_snapshot().manifests(table.io)
+
+    def without_list(tree: dict[str, Any]) -> None:
+        (snapshot,) = tree["snapshots"]
+        del snapshot["manifest-list"]
+        snapshot["manifests"] = [manifest.manifest_path]
+
+    found = shared(server, table)
+    edited(without_list)(found)
+    assert rows(client_of(server).table("s.db.t").to_arrow()) == rows(table.scan().to_arrow())
+    edited(lambda tree: tree["partition-specs"].append({"spec-id": 1, "fields": []}))(found)
+    with pytest.raises(UnsupportedFeatureError, match="has no manifest list"):
+        client_of(server).table("s.db.t").to_arrow()
+    edited(lambda tree: tree["snapshots"][0].pop("manifests"))(found)
+    with pytest.raises(DeltaSharingError, match="is malformed"):
+        client_of(server).table("s.db.t").to_arrow()
+
+
 def rewrite(path: str, change: Callable[[dict[str, Any]], None]) -> int:
     """Change each record of an Avro file; returns its new length."""
     import io

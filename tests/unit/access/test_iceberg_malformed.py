@@ -112,7 +112,7 @@ def test_bytes_of_manifests(kind: str) -> None:
                 read_manifest_list(data, "s3://lake/list.avro")
                 continue
             manifest = Manifest("s3://lake/m.avro", len(data), 0, number % 2, 5)
-            entries = list(read_manifest(data, manifest, with_statistics=True))
+            entries = list(read_manifest(data, manifest))
             DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
                 lambda number, path: Field(f"_{number}", Primitive("long")),

@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
         {
             "versionAsOf": Text("The table as of this version.", type="version"),
             "timestampAsOf": Text("The table as of this moment."),
-            "ref": Text("An Iceberg table as of a branch or tag."),
+            "ref": Text("An Iceberg table as of a branch or tag; not through a Flight gateway."),
             "timeZone": Text(
                 "The zone of timestamps written without one, in options and in partition values, by any name that Spark knows: `America/New_York`, `EST`, `UTC+1`.",
                 default="the session's, see above",

@@ -307,6 +307,8 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
     credentials = _of_group(given, INLINE, IDENTITY, KEYS, CERTIFICATE)
+    if "ref" in given:
+        raise _refused("ref", "'ref' is not asked of a gateway; give the id of its snapshot as 'versionAsOf'")
     others = sorted({"accessMode", "cacheDir"} & given.keys() | set(credentials))
     if others:
         raise _refused(

@@ -72,7 +72,10 @@ def test_small_files_are_exact(
 def test_columns_of_small_files_wait_no_more_often_than_whole_files(
     storage: BucketServer, latency: float, rate: float, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Far away a file comes in one request, if that is sooner than another; where bytes rule, less than twice those wanted."""
+    """Far away a file comes in one request, if that is sooner than another; where bytes rule, less than twice those wanted.
+
+    The first read teaches the pace: how many files are begun before it is known depends on the machine.
+    """
     monkeypatch.setattr("delta_sharing_spark.scan.pace.WHOLE_FILE", 4 << 20)
     learn = Pace.learn
     monkeypatch.setattr(Pace, "learn", lambda pace, length, _: learn(pace, length, latency + length / rate))
@@ -81,10 +84,10 @@ def test_columns_of_small_files_wait_no_more_often_than_whole_files(
     storage.faults.clear()
     table = SharingClient(storage.profile()).table("s.d.url")
     counts = {}
-    for columns in ("aei", "aei", "abcdefghi"):
+    for number, columns in enumerate(("aei", "aei", "abcdefghi")):
         storage.reset_metrics()
         assert table.scan(columns=[*columns]).to_arrow().num_rows == FILES * ROWS
         counts[columns] = storage.count("data")
-        if requests > 1 and columns == "aei":
+        if requests > 1 and number == 1:
             assert storage.bytes_sent("data") < 2 * FILES * (ROWS * 8 * 3 + 3000)
     assert FILES == counts["abcdefghi"] <= counts["aei"] <= requests * FILES

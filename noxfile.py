@@ -72,6 +72,8 @@ NOT_ON_THE_LOWEST = [
 ]
 #: Tests that run in another process than the rest of tests/spark, which ended last: two start Java anew, one asks long queries.
 _ASIDE = [f"tests/spark/test_{name}.py" for name in ("native_cluster", "register", "tpch")]
+#: Of the tests without Spark those that wait most, by folder: about half of their time.
+_WAITING = [f"tests/unit/{name}" for name in ("client", "flight", "native", "sharing")]
 #: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the ``_LONG`` longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
 _PYTEST = ["python", "-m", "pytest", "-p", "no:cacheprovider"]
@@ -79,14 +81,15 @@ TESTS = [
     [*_PYTEST, *run]
     for run in (
         ["tests/spark", *(f"--ignore={path}" for path in _ASIDE)],
-        ["tests/unit"],
+        ["tests/unit", *(f"--ignore={path}" for path in _WAITING)],
+        _WAITING,
         ["tests/conformance", "tests/faults", "-m", "not spark"],
         ["tests/conformance", "tests/faults", *_ASIDE, "-m", "spark"],
         ["tests/spark", "--spark-mode=connect"],
         ["tests/emulators"],
     )
 ]
-_LONG = 2
+_LONG = 3
 #: The Pythons that `unit` is run on in CI.
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 

@@ -486,7 +486,7 @@ def test_a_session_without_webhdfs_reads_by_the_python_source(
 ) -> None:
     nothing = {"fs.webhdfs.impl": "no.such.FileSystem", "fs.webhdfs.impl.disable.cache": "true"}
     monkeypatch.setattr(native, "_READER_OPTIONS", {**native._READER_OPTIONS, **nothing})
-    with pytest.raises(ConfigError, match=r"cannot read WebHDFS \(.*no.such.FileSystem not found\); use engine='auto'"):
+    with pytest.raises(ConfigError, match=r"cannot read WebHDFS \(.*no.such.FileSystem not found\); leave engine out"):
         client.table("views.d.plain").to_spark(spark, engine="native")
     frame = client.table("views.d.plain").to_spark(spark, engine="auto")
     assert not is_native(frame)

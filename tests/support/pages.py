@@ -61,7 +61,7 @@ def run(page: Path) -> None:
             for statement in filter(str.strip, block.text.split(";\n")):
                 namespace["spark"].sql(statement)
         else:
-            for command in block.text.splitlines():
+            for command in block.text.replace("\\\n", " ").splitlines():
                 _run_command(command)
 
 

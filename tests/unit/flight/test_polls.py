@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -408,3 +409,17 @@ def test_the_command_tells_where_polls_are_answered(server: SharingServer, tmp_p
             assert Poller(channel).whole(described()).info.total_records == 90
 
     command_line.run(arguments, {}, out, wait)
+
+
+def test_a_gateway_ends_its_polls_with_itself(server: SharingServer) -> None:
+    """Be it left as a context: neither port is listened on, and no thread of it is left."""
+    before = set(threading.enumerate())
+    with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,), poll_port=0)) as gateway:
+        ports = gateway.port, int(str(gateway.poll_uri).rpartition(":")[2])
+    for port in ports:
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), timeout=30).close()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("delta-sharing-flight"):
+            thread.join(HANGS)
+            assert not thread.is_alive(), thread.name

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from delta_sharing_spark.flight.settings import GatewaySettings
 
 
+#: What a caller does whose gateway ends is to ask again.
+_GOING = "the gateway is shutting down; connect to it again, or to another one"
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedFlight:
     """A planned flight, for the answer of ``GetFlightInfo``.
@@ -343,6 +347,8 @@ class Flights:
 
         def check_cancelled() -> None:
             if read.cancelled.is_set():
+                if self._is_closed:
+                    raise UnavailableError(_GOING)
                 raise CancelledError("the flight was cancelled while it was read")
             if is_gone():
                 raise CancelledError("the caller went away")
@@ -360,7 +366,7 @@ class Flights:
 
     def _refuse_ended(self, flight: str) -> None:
         if self._is_closed:
-            raise UnavailableError("the gateway is shutting down; connect to it again, or to another one")
+            raise UnavailableError(_GOING)
         if flight in self._cancelled:
             raise TicketError(
                 "the ticket's flight was cancelled; ask for its info again to read it", reason="cancelled"

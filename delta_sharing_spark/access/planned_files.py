@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -66,8 +66,8 @@ class FileBatch(Protocol):
     def file_rows(self) -> npt.NDArray[np.int64]:
         """Rows of each file that are not deleted; -1 where statistics do not tell."""
 
-    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
-        """The number of each file's partition, and the partition values by that number."""
+    def file_partitions(self) -> npt.NDArray[np.int64]:
+        """The number of each file's partition."""
 
     def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
         """The tasks of the files ``first`` to ``last``, the latter excluded."""
@@ -105,9 +105,8 @@ class FileBatches(Sequence[FileTask]):
         The number is None where the statistics of one do not tell.
         """
         for batch, start in zip(self.batches, self._starts, strict=False):
-            numbers, _ = batch.file_partitions()
             counts = batch.file_rows()
-            _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+            _, first, inverse = np.unique(batch.file_partitions(), return_index=True, return_inverse=True)
             rows = np.zeros(len(first), np.int64)
             np.add.at(rows, inverse, counts)
             unknown = set(inverse[counts < 0].tolist())
@@ -139,11 +138,7 @@ class FileBatches(Sequence[FileTask]):
     def __getitem__(self, index: Any) -> Any:
         places = range(len(self))[index]
         if isinstance(places, range):
-            return (
-                [self[place] for place in places]
-                if places.step != 1
-                else [*self.tasks_between(places.start, places.stop)]
-            )
+            return [self[place] for place in places]
         return next(self.tasks_between(places, places + 1))
 
 

@@ -123,15 +123,11 @@ class AddBatch:
             rows = rows - np.where(columns.bools(marked.is_valid()), columns.integers(marked), 0)
         return np.where(columns.bools(stated.is_valid()), rows, -1)
 
-    def file_partitions(self) -> tuple[npt.NDArray[np.int64], list[dict[str, str | None]]]:
-        """The number of each file's partition, and the partition values by that number."""
+    def file_partitions(self) -> npt.NDArray[np.int64]:
+        """The number of each file's partition."""
         numbers: dict[int, int] = {}
-        values = self._partition_dicts()
-        shared = {id(each): each for each in values}
-        return (
-            np.fromiter((numbers.setdefault(id(each), len(numbers)) for each in values), np.int64, len(values)),
-            [shared[key] for key in numbers],
-        )
+        values = self._partition_dicts()  # files of one partition share a dictionary
+        return np.fromiter((numbers.setdefault(id(each), len(numbers)) for each in values), np.int64, len(values))
 
     def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
         """The tasks of the files ``first`` to ``last``, the latter excluded, as ``tasks``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
@@ -230,7 +231,8 @@ def read_splits(
         stop.set()
         readers.close()
 
-    waiting = deque(splits)
+    coming = iter(splits)  # each is built when it is come to
+    waiting = deque(itertools.islice(coming, 1))
     running: deque[_Worker] = deque()
     beginning, has_room = threading.Lock(), threading.Event()
 
@@ -245,6 +247,7 @@ def read_splits(
             if room < 1 / parts:
                 return
             running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin_others, parts))
+            waiting.extend(itertools.islice(coming, 1))
             worker.begin()
 
     def begin_others() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -31,11 +31,24 @@ _log = logging.getLogger(__name__)
 
 
 class SplitPartition(InputPartition):
-    """One split, as Spark carries it to a task. Its ``repr`` names no URL and no secret."""
+    """One split, as Spark carries it to a task: it is built when Spark pickles it. Its ``repr`` names no URL and no secret."""
 
-    def __init__(self, split: Split) -> None:
-        super().__init__(split.index)
-        self.split = split
+    def __init__(self, splits: Sequence[Split], place: int) -> None:
+        super().__init__(place)
+        self._splits, self._place = splits, place
+
+    @staticmethod
+    def of(splits: Sequence[Split]) -> list[InputPartition]:
+        """A partition for each split."""
+        return [SplitPartition(splits, place) for place in range(len(splits))]
+
+    @property
+    def split(self) -> Split:
+        """The split."""
+        return self._splits[self._place]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SplitPartition, ([self.split], 0)
 
     def __repr__(self) -> str:
         return f"SplitPartition({self.split.index}, files={len(self.split.slices)})"
@@ -127,7 +140,7 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         elif self._limit is not None:
             limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
             scan = replace(scan, options=replace(scan.options, limit=min(limits)))
-        return [SplitPartition(split) for split in plan(scan, required).splits]
+        return SplitPartition.of(plan(scan, required).splits)
 
 
 def make_reader(

@@ -235,7 +235,7 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
             return []
         last = self._checked(end)
         first = last.first if is_initial(start) else self._checked(start).position
-        return [SplitPartition(split) for split in self._planner.splits(first, last.position)]
+        return SplitPartition.of(self._planner.splits(first, last.position))
 
     @entrance
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

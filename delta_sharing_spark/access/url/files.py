@@ -141,8 +141,8 @@ class SnapshotFiles:
     def file_rows(self) -> npt.NDArray[np.int64]:
         return np.array(self._live, np.int64)
 
-    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
-        return np.array(self._partitions, np.int64), self._values
+    def file_partitions(self) -> npt.NDArray[np.int64]:
+        return np.array(self._partitions, np.int64)
 
     def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
         for place, row in enumerate(self._columns.rows(first, last), first):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.plan import FileSlice
+from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.schema.types import parse_schema
 from unit.sharing.scripted_server import Reply, ScriptedServer
 
@@ -167,3 +169,20 @@ def test_a_listing_is_held_small(client: SharingClient) -> None:
         tracemalloc.stop()
         assert held / COUNT < most
         assert planned.report.listed == COUNT
+
+
+def test_a_split_is_built_when_it_is_asked_for(client: SharingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    restricted: list[int] = []
+    restrict = UrlAccess.restricted_to
+
+    def counting(access: UrlAccess, tasks: Iterable[FileTask]) -> UrlAccess:
+        narrowed = restrict(access, tasks)
+        restricted.append(len(narrowed.files))
+        return narrowed
+
+    monkeypatch.setattr(UrlAccess, "restricted_to", counting)
+    splits = client.table("s.d.t").scan(maxSplitBytes=10_000_000).plan().splits
+    assert len(splits) > 50
+    assert restricted == []
+    assert pickle.loads(pickle.dumps(splits[7])) == splits[7]
+    assert restricted == [len(splits[7].slices)] * 2 + restricted[2:]

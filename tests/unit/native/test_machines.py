@@ -414,4 +414,5 @@ def test_who_holds_no_key_holds_no_gateway(
             with contextlib.suppress(ConnectionError):
                 assert not stranger.recv(100)
     lines = [record.getMessage() for record in caplog.records if "refused connections" in record.getMessage()]
-    assert 1 <= len(lines) <= 3, lines
+    # A line a minute, and the clock above goes by a second whenever it is asked.
+    assert 1 <= len(lines) < len(strangers) / 20, lines

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.footer import check_column_chunks, read_footer
+from delta_sharing_spark.parquet.footer import check_column_chunks, read_footer
 from support import HANGS
 from unit.scan.local_access import Bytes, parquet
 

@@ -33,7 +33,7 @@ from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, File
 from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
 from delta_sharing_spark.storage.ranges import MemorySource, Range
@@ -259,7 +259,7 @@ class Checkpoint:
                 raise ValueError(f"it has {source.size} bytes, the checkpoint says {part.size}")
             if (footer := self._footers.get(path)) is None:
                 if not isinstance(source, MemorySource):
-                    source = self._large[path] = BufferedRanges(source, OwnThread(), self._pace)
+                    source = self._large[path] = BufferedRanges(source, InlineExecutor(), self._pace)
                     source.add([Range(max(0, source.size - TAIL), source.size)])
                 footer = self._footers[path] = read_footer(source, self._table)
             if not (names := columns(path, footer)):

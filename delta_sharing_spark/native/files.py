@@ -28,7 +28,7 @@ from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileTask, ReadSpec
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.split_reader import rows_of_delete_files
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
@@ -242,7 +242,7 @@ def _opened(
     source, spec = access.open(task), shape.spec
     is_whole = pace.is_worth_whole(task.size, columns.part_of_files, SPARE)
     tail_bytes = task.size if is_whole else pace.tail_bytes(task.size)
-    paced = BufferedRanges(source, OwnThread(), pace)
+    paced = BufferedRanges(source, InlineExecutor(), pace)
     footer = read_footer(paced, spec.table, tail_bytes, checks_later=True)
     pace.learn_footer(footer.size)
     rows = footer.metadata.num_rows

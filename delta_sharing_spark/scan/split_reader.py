@@ -44,7 +44,7 @@ from delta_sharing_spark.scan.plan import (
     RowAccess,
     Split,
 )
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import (
     RowGroup,
     plan_row_group,
@@ -345,14 +345,14 @@ class _SplitReader:
                     begun += self._open_files(most, self._pool)
                     wait(begun, _GLIMPSE)
         at_once = pace.files_at_once(self._most) if self._is_small else self._most
-        return begun + self._open_files(at_once, OwnThread() if at_once == 1 else self._pool)
+        return begun + self._open_files(at_once, InlineExecutor() if at_once == 1 else self._pool)
 
     def _open_files(self, at_once: int, files: Executor) -> list[Future[_OpenSlice]]:
         begun = []
         spec, pace, places = self._spec, self._habits.pace, self._habits.places
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
         is_filtered = spec.predicate is not None or spec.limit is not None
-        ranges: Executor = OwnThread() if at_once < self._most else self._pool
+        ranges: Executor = InlineExecutor() if at_once < self._most else self._pool
         while self._following is not None and len(self._opening) < at_once:
             if at_once == 1 and self._fetching:
                 break  # else all files that the budget allows would be read before the first row
@@ -395,7 +395,7 @@ class _SplitReader:
         fetched = BufferedRanges(source, ranges, habits.pace)
         *others, last = guess.ranges
         fetched.add(others)
-        fetched.add([last], OwnThread())
+        fetched.add([last], InlineExecutor())
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
         julian = footer.julian(spec.time_zone)

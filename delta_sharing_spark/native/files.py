@@ -21,7 +21,7 @@ from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, lay
 from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, rewrite_files
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.process_end import OpenOnes
+from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.scan.column_resolution import Context, mapping_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import read_footer
@@ -71,7 +71,7 @@ class NotedAccess(FileAccess):
     """Opens files by another access, and notes their sources, so that their reads can be broken off."""
 
     access: FileAccess
-    sources: OpenOnes[ByteSource]
+    sources: OpenResources[ByteSource]
 
     def open(self, task: FileTask) -> ByteSource:
         """See ``FileAccess.open``."""

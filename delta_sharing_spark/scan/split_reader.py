@@ -17,7 +17,7 @@ from delta_sharing_spark.errors import BrokenOffError, CorruptFileError, DeltaSh
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenOnes, stay_at_end
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
@@ -188,7 +188,7 @@ def _broken_off() -> Iterator[None]:
         raise BrokenOffError(f"{error}; read it again") from None
 
 
-class RunningReaders(OpenOnes[Closable]):
+class RunningReaders(OpenResources[Closable]):
     """The readers of one consumer, to be closed when it goes away: their threads may wait for bytes.
 
     A generator cannot be closed while another thread runs it; its reader can.
@@ -244,7 +244,7 @@ class _SplitReader:
         self._in_flight = 0
         self._is_closed = self._is_due = False
         self._failure: Exception | None = None
-        self._sources: OpenOnes[ByteSource] = OpenOnes()
+        self._sources: OpenResources[ByteSource] = OpenResources()
         closed_with_consumer(self)
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:

@@ -30,7 +30,7 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError, out_of_memory
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL, Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
@@ -218,7 +218,7 @@ class Checkpoint:
         waiting, held, decoded = deque(parts), 0, 0
         opening: deque[tuple[str, Future[list[RowGroup]]]] = deque()
         fetching: deque[tuple[str, RowGroup]] = deque()
-        with CallingThreads(_READERS) as threads:
+        with DaemonPool(_READERS) as threads:
             try:
                 while True:
                     while waiting and len(opening) < _READERS:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import BrokenOffError, CorruptFileError, DeltaSharingError, out_of_memory
 from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
@@ -235,7 +235,7 @@ class _SplitReader:
         #: Slices opened ahead of the one being decoded, at most, each by one request; of large ones others follow.
         self._most = MOST_CONNECTIONS if self._is_small else _OPENED_AHEAD
         connections = MOST_CONNECTIONS if self._is_small else CONNECTIONS
-        self._pool = CallingThreads(connections, "delta-sharing-fetch")
+        self._pool = DaemonPool(connections, "delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)

@@ -32,7 +32,7 @@ from delta_sharing_spark.native.layout import lay_out, lay_out_together
 from delta_sharing_spark.native.plan import COUNTED, NativePlan, StepAsideError
 from delta_sharing_spark.native.rewriting import FetchedFile
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.process_end import OpenOnes
+from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.thrift import read_struct, write_struct
@@ -127,7 +127,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def reasons(plan: NativePlan) -> list[str]:
     """Why files of a plan were rewritten."""
     with ThreadPoolExecutor(4) as pool:
-        shown = [plan.show(n, OpenOnes(), pool) for n in range(len(plan.files))]
+        shown = [plan.show(n, OpenResources(), pool) for n in range(len(plan.files))]
     return [file.reason for file in shown if file.reason is not None]
 
 

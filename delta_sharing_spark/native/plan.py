@@ -26,6 +26,8 @@ from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, 
 from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.decoding import OLDEST, Release
+from delta_sharing_spark.parquet.layout import lay_out_rows
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,

@@ -29,9 +29,12 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.files import _all_at_once
 from delta_sharing_spark.native.plan import COUNTED, NativePlan, StepAsideError
 from delta_sharing_spark.native.rewriting import FetchedFile
-from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenResources
-from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.parquet.file_footer import FooterReader, _usual_chunk
+from delta_sharing_spark.parquet.footer import Footer, read_footer
+from delta_sharing_spark.parquet.layout import lay_out, lay_out_together
+from delta_sharing_spark.parquet.schema_match import NotNativeError
+from delta_sharing_spark.parquet.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer

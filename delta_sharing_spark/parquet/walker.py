@@ -213,9 +213,9 @@ class Walker:
                 offset = skip(raw, offset, kind)
             else:
                 is_shown = number <= _SIZES and number not in self._dropped
-                value = alike.get(number << 4 | kind, b"")
-                if value and raw.startswith(value, offset):
-                    offset += len(value)
+                as_before = alike.get(number << 4 | kind, b"")
+                if as_before and raw.startswith(as_before, offset):
+                    offset += len(as_before)
                 else:
                     offset = skip(raw, offset, kind)
                     alike[number << 4 | kind] = raw[begin:offset]

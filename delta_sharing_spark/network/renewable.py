@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Generic, TypeVar
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, NetworkError, ServerError
 
 _log = logging.getLogger(__name__)
@@ -51,10 +52,13 @@ class Renewable(Generic[_T]):
     Args:
         name: How the log names the value.
         clock: The time in seconds. It is the wall clock where another machine says when values end.
+        kind, table: How metrics count each call; no kind means that they count none.
     """
 
-    def __init__(self, name: str, clock: Callable[[], float] = lambda: time.time()) -> None:
-        self._name, self._clock = name, clock
+    def __init__(
+        self, name: str, clock: Callable[[], float] = lambda: time.time(), *, kind: str = "", table: str = ""
+    ) -> None:
+        self._name, self._clock, self._kind, self._table = name, clock, kind, table
         #: Held by the thread that asks.
         self._lock = threading.Lock()
         self._value: _T | None = None
@@ -121,13 +125,18 @@ class Renewable(Generic[_T]):
             return replace(term, renew_at=min(term.ends_at, self._failed_at + self._pause))
         return term
 
+    def _call(self, ask: Callable[[float | None], _T], seconds: float | None) -> _T:
+        if self._kind:
+            metrics.count(metrics.RENEWALS, 1, table=self._table, kind=self._kind)
+        return ask(seconds)
+
     def _ask(self, ask: Callable[[float | None], _T], calls: int, patience: object) -> _T:
         """Ask while no value works; ``calls`` had ended when this thread came."""
         if self._failure is not None and self._calls > calls and patience == self._patience:
             raise copy(self._failure)
         self._failure, self._patience = None, patience
         try:
-            return ask(None)
+            return self._call(ask, None)
         except DeltaSharingError as error:
             self._failure = copy(error)  # callers add to the text of theirs, and its frames would stay
             raise
@@ -138,7 +147,7 @@ class Renewable(Generic[_T]):
         """Ask while a value works; None where there is no other yet."""
         seconds = max(0.0, ends_at - self._clock())
         try:
-            return ask(seconds)
+            return self._call(ask, seconds)
         except (ServerError, NetworkError, CredentialError) as error:
             # It still works: the refusal of whoever it is shown to is the last word.
             self._failed_at = self._clock()

@@ -172,7 +172,7 @@ def _current_token(
     def term(token: _Token) -> Term[str]:
         return Term(token.value, token.carry_until if for_executors else token.renew_at, token.ends_at)
 
-    return _tokens.get_or_make(issued_to, lambda: Renewable("the token", settings.clock)).get(
+    return _tokens.get_or_make(issued_to, lambda: Renewable("the token", settings.clock, kind="token")).get(
         lambda token: None if token is None or refused == f"Bearer {token.value}" else term(token),
         lambda seconds: _new_token(issued_to, settings.early(seconds)),
         term,

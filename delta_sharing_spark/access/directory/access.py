@@ -252,11 +252,10 @@ class TokenCache:
             _log.info("obtained %s", token)
             return token
 
-        return (
-            self._renewable(issuer, location)
-            .get(lambda token: None if token is None or token == refused else _term(token), ask, _term, issuer.settings)
-            .value
-        )
+        def usable(token: StorageToken | None) -> Term[StorageToken] | None:
+            return None if token is None or token == refused else _term(token)
+
+        return self._renewable(issuer, location).get(usable, ask, _term, issuer.settings).value
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
@@ -270,8 +269,9 @@ class TokenCache:
         self._tokens.clear()
 
     def _renewable(self, issuer: Issuer, location: Location) -> Renewable[StorageToken]:
+        name, table = f"the credential for {location}", issuer.settings.table
         return self._tokens.get_or_make(
-            (issuer, location), lambda: Renewable(f"the credential for {location}", self._clock)
+            (issuer, location), lambda: Renewable(name, self._clock, kind="credential", table=table)
         )
 
     def __len__(self) -> int:

@@ -116,7 +116,7 @@ class _Load:
     """
 
     def __init__(self, table: TableName) -> None:
-        self.answers: Renewable[_Answer] = Renewable(f"the URLs of {table}")
+        self.answers: Renewable[_Answer] = Renewable(f"the URLs of {table}", kind="urls", table=str(table))
         self.refused: set[str] = set()
         self.token: str | None = None
 

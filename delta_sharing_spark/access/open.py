@@ -267,7 +267,7 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
         table = parse_table_name(options.path)
         if (identity := identity_of(options)) is not None and identity != profile.identity:
             raise OptionError(f"{identity} is asked for at one scan; give the options of an identity to SharingClient")
-    settings = transport_of(options)
+    settings = transport_of(options, table)
     head, decision = _head_and_mode(SharingRest(profile, settings), table, options)
     return NegotiatedTable(options, profile, settings, table, head, decision)
 

@@ -22,7 +22,7 @@ from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import forget_frames
 from delta_sharing_spark.scan.plan import FileTask
@@ -276,7 +276,7 @@ def _load(
     store: LogStore, segment: Segment, table: str, gate: bool, has_files: bool
 ) -> tuple[Head, Checkpoint | None, CommitTail | None, Checksum | None]:
     """The small actions, the checkpoint and, with ``has_files``, the files of the commits, which are fetched beside the checkpoint."""
-    with CallingThreads(READERS + 1) as threads:
+    with DaemonPool(READERS + 1) as threads:
         stated = threads.submit(partial(read_checksum, store, segment)) if segment.checksums else None
         contents = _contents(threads, store, segment, table)
         checkpoint, state = None, _State(None, table)
@@ -322,7 +322,7 @@ def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, b
         yield group
 
 
-def _contents(threads: CallingThreads, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:
+def _contents(threads: DaemonPool, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:
     def read(path: str) -> bytes:
         try:
             return store.read(path)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.cookiejar import DefaultCookiePolicy
-from typing import Any
+from typing import Any, ClassVar
 
 import requests
 import urllib3
@@ -57,8 +57,12 @@ class NetworkSettings:
         client_certificate: Shown to the sharing server and its token endpoint, never to data hosts.
         caller_org: Free text for the User-Agent.
         engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
+        table: What the requests are for, for metrics; empty where it is no single table.
         sleep, clock: Functions that wait and tell the time; tests replace them so as not to wait.
     """
+
+    #: Who is asked, for metrics.
+    server: ClassVar[str] = "sharing"
 
     connect_timeout: float = 10.0
     read_timeout: float = 320.0
@@ -71,6 +75,7 @@ class NetworkSettings:
     client_certificate: ClientCertificate | None = None
     caller_org: str | None = None
     engine: str | None = None
+    table: str = field(default="", repr=False, compare=False)
     sleep: Callable[[float], None] = field(default=pause, repr=False, compare=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 

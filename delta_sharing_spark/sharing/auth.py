@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote_plus
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -185,6 +186,7 @@ def _issued_to(profile: Profile) -> Profile:
 
 
 def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
+    metrics.count(metrics.RENEWALS, 1, table="", kind="token")
     token.value, life = _new_token(profile, settings)
     now = settings.clock()
     token.ends_at = now + life

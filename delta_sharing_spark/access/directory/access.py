@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, NetworkError, ServerError
 from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings, pause_after_early
 from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
@@ -275,6 +276,7 @@ class TokenCache:
                     return token
             kept.keep(fresh)
             _log.info("obtained %s", fresh)
+            metrics.count(metrics.RENEWALS, 1, table=issuer.settings.table, kind="credential")
             return fresh
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.access.url.signed_urls import FreshFile, earliest, fresh_file, renew_at, url_end
 from delta_sharing_spark.errors import (
@@ -227,6 +228,7 @@ def _ask_early(
 
 def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
     _log.info("renewing the URLs of %s (%s)", context.table, reason)
+    metrics.count(metrics.RENEWALS, 1, table=str(context.table), kind="urls")
     large = context.files > NARROW_ABOVE_FILES
     file_ids = {file.id for file in files} | {task.id}
     narrow = narrowed(context.query, context.partitions, files) if large and files else None

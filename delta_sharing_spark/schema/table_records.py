@@ -35,6 +35,8 @@ class Protocol(msgspec.Struct, frozen=True, eq=False, rename="camel"):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Protocol) and self._of_readers == other._of_readers
 
+    __ne__ = object.__ne__  # Struct's own compares identities here
+
     def __hash__(self) -> int:
         return hash(self._of_readers)
 

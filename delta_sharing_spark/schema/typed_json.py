@@ -85,18 +85,14 @@ def _value_at(tree: Any, path: str) -> tuple[str, str]:
     """The name of a place, and the number or short text there, with a comma: nothing for what may be long or hold a secret."""
     field = ""
     for step in _STEPS.findall(path):
-        key: Any
+        fields = dict(enumerate(tree)) if isinstance(tree, list) else tree if isinstance(tree, dict) else {}
         if step == "[...]":  # msgspec does not say which: the first value that is no text
-            odd = (
-                (key for key, value in tree.items() if not isinstance(value, str | None))
-                if isinstance(tree, dict)
-                else ()
-            )
-            key = next(iter(odd), None)
+            key: Any = next((key for key, value in fields.items() if not isinstance(value, str | None)), None)
+            field += f"[{key!r}]"
         else:
             key = int(step[1:-1]) if step[0] == "[" else step[1:]
-        field += f"[{key!r}]" if step == "[...]" else step
-        tree = tree[key] if isinstance(tree, list) else tree.get(key) if isinstance(tree, dict) else None
+            field += step
+        tree = fields.get(key)
     text = repr(str(tree))
     is_shown = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
     return field, f"{text}, " if is_shown else ""

@@ -45,12 +45,13 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
 
 #: With both modes on offer, tables of more files than this are read by directory.
 MANY_FILES = 1000

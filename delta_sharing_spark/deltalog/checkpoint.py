@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from delta_sharing_spark.deltalog.actions import (
     PARSED_BYTES,
-    Metadata,
-    Protocol,
     find_actions,
     metadata_from,
     parse_file_actions,
@@ -36,6 +34,7 @@ from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.storage.ranges import MemorySource, Range
 
 _BATCH_ROWS = 1 << 13

@@ -113,7 +113,7 @@ def open_directory(
         ServerError: The sharing server refuses to issue one.
     """
     profile, transport, table, head = negotiated.profile, negotiated.settings, negotiated.table, negotiated.head
-    settings = settings or storage_settings(negotiated.options)
+    settings = settings or storage_settings(negotiated.options, table)
     has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)

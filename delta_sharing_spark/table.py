@@ -222,8 +222,8 @@ class SharedTable(RecipientTable, RowSource):
     def versions(self, most: int = 20) -> Sequence[TableVersion]:
         """The newest versions with their times, as a list that prints as a table; the newest last.
 
-        The table's own log tells them where the table is shared by directory and its storage can be read, else the sharing
-        server, with the times of those versions that added or removed files.
+        The table's own log tells them where the table is shared by directory and its storage can be read. Else the sharing
+        server does, with the times of those versions that added or removed files.
 
         Args:
             most: How many at most.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,13 +43,13 @@ def decode_json(text: str | bytes, decode: Callable[[Any], Any] = _decode) -> An
         return json.loads(text)
 
 
-def statistics_object(text: str, decode: Callable[[Any], Any]) -> Mapping[str, Any] | None:
-    """The object in the JSON of a file's statistics; None where it holds none, for statistics may be missing as well."""
+def statistics_object(text: str, decode: Callable[[Any], Any]) -> Any:
+    """The object in the JSON of a file's statistics, as ``decode`` or Python makes it; None where it holds none, as if there were no statistics."""
     try:
         tree = decode_json(text, decode)
     except (ValueError, RecursionError):
         return None
-    return tree if isinstance(tree, dict) else None
+    return tree if isinstance(tree, dict | msgspec.Struct) else None
 
 
 def record_of(kind: type[_T], tree: Any, name: str) -> _T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -41,6 +42,7 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedSc
 from delta_sharing_spark.access.table_shape import check_same
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
+    ChosenFiles,
     SnapshotFiles,
     check_each_once,
     check_parquet,
@@ -51,6 +53,7 @@ from delta_sharing_spark.access.url.files import (
     task_of,
     with_shapes,
 )
+from delta_sharing_spark.access.url.snapshot_listing import LISTING_BYTES, LISTINGS, listing_of
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     RequestRefusedError,
@@ -84,6 +87,8 @@ class UrlTable(OpenTable):
         self._rest = SharingRest(negotiated.profile, negotiated.settings)
         options = negotiated.options
         self._described = AsOf(options.version_as_of, options.timestamp_as_of)
+        self._listing_key = uuid.uuid4().hex
+        weakref.finalize(self, LISTINGS.forget, self._listing_key)
 
     def describe(self, as_of: AsOf) -> TableState:
         """See ``OpenTable.describe``; no request for what was negotiated, where the server looked at the version."""
@@ -122,8 +127,12 @@ class UrlTable(OpenTable):
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
 
-        With a limit and no filter the server is told, and asked again if it told of too few files.
+        With a limit and no filter the server is told, and asked again if it told of too few files. An earlier listing of all files
+        answers any other query of the same version, as long as its URLs live.
         """
+        earlier = LISTINGS.get(self._listing_key)
+        if earlier is not None and earlier.answers(scan):
+            return earlier.chosen_by(pruner)
         limit = scan.options.limit if scan.rows_needed is None else scan.rows_needed
         if limit is None or scan.predicate is not None:
             return self._snapshot(scan, pruner, None)
@@ -147,8 +156,11 @@ class UrlTable(OpenTable):
             idempotency_key=str(uuid.uuid4()) if options.async_query else None,
         )
 
+        pages: list[SnapshotFiles] = []
+
         def sink() -> SnapshotFiles:
-            return SnapshotFiles(table, pruner, limit_hint)
+            room = 0 if limit_hint is not None else LISTING_BYTES - sum(page.nbytes for page in pages)
+            return SnapshotFiles(table, pruner, limit_hint, room)
 
         try:
             # A version that was the newest when it was described has the format of then.
@@ -169,20 +181,43 @@ class UrlTable(OpenTable):
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
-        pages: list[SnapshotFiles] = []
+        chosen: list[ChosenFiles] = []
         for page in response.pages():
             pages.append(page)
-            if limit_hint is not None and FileBatches(pages).least_rows() >= limit_hint:
+            chosen.append(page.chosen())
+            if limit_hint is not None and FileBatches(chosen).least_rows() >= limit_hint:
                 break
         check_each_once(pages, table)
-        for page in pages:
-            for reason, count in page.skipped.items():
-                pruner.count(reason, count)
         listed = sum(page.listed for page in pages)
-        hints = _shown_hints(query) if response.fallback is None else {}
+        sent = _shown_hints(query) if response.fallback is None else {}
+        access = self._access(scan, response, listed)
+        kept_bytes = self._keep(scan, pages, response, access, bool(sent))
         return FileListing(
-            FileBatches(pages), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+            FileBatches(chosen), access, head.version, listed, sent, response.fallback, kept_bytes=kept_bytes
         )
+
+    def _keep(
+        self,
+        scan: ResolvedScan,
+        pages: list[SnapshotFiles],
+        response: QueryResponse,
+        access: UrlAccess,
+        is_hinted: bool,
+    ) -> int:
+        """Keep a listing for other queries of the version, if it has all files; returns the bytes that it takes.
+
+        A server may leave files out by hints. It has left out none where it lists as many as it says, without hints, that there are.
+        """
+        described, version, listed = self._negotiated.head, response.head.version, sum(page.listed for page in pages)
+        is_counted = version == described.version and described.metadata.num_files == listed
+        is_whole = all(page.is_whole for page in pages) and (is_counted or not is_hinted)
+        if version is None or version != scan.version or not is_whole:
+            return 0
+        listing = listing_of(version, pages, access, listed)
+        if listing is None:
+            return 0
+        LISTINGS.put(self._listing_key, listing)
+        return listing.nbytes
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the server resolves moments, and what it refuses is asked for by versions."""

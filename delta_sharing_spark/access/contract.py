@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -99,7 +99,7 @@ class VersionFiles:
     """
 
     version: int
-    tasks: list[FileTask] = field(default_factory=list)
+    tasks: Sequence[FileTask] = field(default_factory=list)
     removes: int = 0
     shape: TableShape | None = None
 

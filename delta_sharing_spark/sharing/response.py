@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
-
-from msgspec.structs import replace
 
 from delta_sharing_spark.errors import (
     NotFoundError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,6 +65,8 @@ class SnapshotFiles:
     Args:
         pruner: Skips files.
         rows_needed: So many rows are enough, whichever they are; None for all.
+        with_stats: Whether tasks have their statistics, as long as these are here.
+        with_times: Whether tasks have the timestamps of their lines.
 
     Attributes:
         listed: How many files came.
@@ -71,7 +74,19 @@ class SnapshotFiles:
         nbytes: About the bytes that they take.
     """
 
-    def __init__(self, table: str, pruner: FilePruner, rows_needed: int | None = None, most_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        table: str,
+        pruner: FilePruner,
+        rows_needed: int | None = None,
+        most_bytes: float = 0,
+        *,
+        with_stats: bool = False,
+        with_times: bool = False,
+    ) -> None:
+        self._with_stats, self._with_times = with_stats, with_times
+        #: When files were committed, in milliseconds since the epoch; where tasks have it.
+        self._committed: list[int | None] = []
         self._table, self._pruner, self._needed, self._most_bytes = table, pruner, rows_needed, most_bytes
         self._counted = 0
         self._columns = FileColumns()
@@ -111,6 +126,8 @@ class SnapshotFiles:
         self._rows.extend([_UNKNOWN if rows is None else rows for rows in map(rows_in_stats, block.stats)])
         for place, vector in block.vectors.items():
             self._deleted[start + place] = vector.cardinality
+        if self._with_times:
+            self._committed.extend(block.timestamps)
         self._chosen.extend([start + place for place in places])
         if self._needed is not None:
             self._counted += int(self._live_rows([start + place for place in places]).clip(0).sum())
@@ -215,7 +232,8 @@ class SnapshotFiles:
 
     def _tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         numbers = places.tolist()
-        for place, row in zip(numbers, self._columns.rows(numbers), strict=True):
+        texts = self._texts_at(places) if self._with_stats else itertools.repeat(None)
+        for place, row, stats in zip(numbers, self._columns.rows(numbers), texts, strict=False):
             yield FileTask(
                 id=row.id,
                 location=row.url,
@@ -223,8 +241,19 @@ class SnapshotFiles:
                 partition_values=self._values[self._partitions[place]],
                 rows=None if self._rows[place] == _UNKNOWN else self._rows[place],
                 deletion_vector=row.vector,
+                commit_timestamp=self._committed[place] if self._with_times else None,
                 expires_at=row.expires / 1000 if row.expires else None,
+                stats=stats,
             )
+
+    def _texts_at(self, places: npt.NDArray[np.int64]) -> Iterator[str | None]:
+        """The statistics of files at some places, which grow; None where they are not here."""
+        if not self._statistics:
+            yield from itertools.repeat(None, len(places))
+        for of, statistics in self._statistics:
+            first, last = np.searchsorted(places, [of.start, of.stop]).tolist()
+            if first < last:
+                yield from statistics.texts_at((places[first:last] - of.start).tolist())
 
 
 class ChosenFiles:
@@ -248,8 +277,8 @@ class ChosenFiles:
     def file_partitions(self) -> npt.NDArray[np.int64]:
         return np.array(self._page._partitions, np.int64)[self._places]
 
-    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
-        return self._page._tasks_at(self._places[first:last])
+    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
+        return self._page._tasks_at(self._places[places])
 
 
 def _places(

@@ -6,11 +6,12 @@ import bisect
 import time
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 
 from delta_sharing_spark.access.asking import (
     REFUSALS,
@@ -50,7 +51,6 @@ from delta_sharing_spark.access.url.files import (
     files_by_version,
     shape_of_head,
     shapes_of,
-    task_of,
     with_shapes,
 )
 from delta_sharing_spark.access.url.snapshot_listing import LISTING_BYTES, LISTINGS, listing_of
@@ -63,12 +63,14 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.response import FileBlocks, FileSink
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 #: The hash that streams ask for file ids under, so that these do not depend on the response format.
 ID_HASH = "delta"
@@ -325,27 +327,39 @@ class UrlTable(OpenTable):
         """See ``OpenTable.all_files``; one query; raises VersionError where the server answers with another version."""
         options, table = scan.options, str(self._table)
         query = Query(version=version, max_files=options.max_files_per_request)
-        response = self._stream_answer(query, identity, range(version, version + 1))
+        feed, with_stats = options.read_change_feed, scan.prune is not None
+        pruner = FilePruner(
+            replace(scan, predicate=None, pushed=None)
+        )  # positions count the files that are skipped as well
+
+        def sink() -> SnapshotFiles:
+            return SnapshotFiles(
+                table, pruner, most_bytes=inf if with_stats else 0, with_stats=with_stats, with_times=feed
+            )
+
+        response = self._stream_answer(query, identity, range(version, version + 1), sink)
         head = response.head
         if head.version is not None and head.version != version:
             raise VersionError(
                 f"the files of version {version} were asked for, and the server answers with those of {head.version}; "
                 f"ask the provider to share the table's history"
             )
-        by_id: dict[str, FileRecord] = {}
-        for record in response.records():
-            if record.kind != "add":
-                raise broken(f"the server listed a {record.kind!r} line in a snapshot of {table}")
-            if by_id.setdefault(record.id, record) is not record:
-                raise broken(f"the server listed file {record.id} of {table} twice")
-        tasks = [task_of(record, keep_stats=scan.prune is not None) for record in by_id.values()]
-        if options.read_change_feed:
-            tasks = [as_insert(task, version, by_id[task.id].timestamp) for task in tasks]
+        pages: list[SnapshotFiles] = list(response.pages())
+        check_each_once(pages, table)
+
+        def insert(task: FileTask) -> FileTask:
+            return as_insert(task, version, task.commit_timestamp)
+
+        tasks = FileBatches([page.chosen() for page in pages], insert if feed else None)
         files = VersionFiles(version, tasks, shape=shape_of_head(head, table, is_newest=False))
         return self._listing(scan, response, [files])
 
     def _stream_answer(
-        self, query: Query | ChangesQuery, identity: StreamIdentity | None, asked: range
+        self,
+        query: Query | ChangesQuery,
+        identity: StreamIdentity | None,
+        asked: range,
+        sink: Callable[[], FileSink] = FileBlocks,
     ) -> QueryResponse:
         """The answer for a stream's range of versions, in the stream's own format unless file ids do not depend on that.
 
@@ -360,7 +374,7 @@ class UrlTable(OpenTable):
         try:
             if isinstance(query, ChangesQuery):
                 return self._rest.changes(self._table, query, formats=formats)
-            return self._rest.query(self._table, query, formats=formats)
+            return self._rest.query(self._table, query, formats=formats, sink=sink)
         except (*REFUSALS, UnavailableError) as refusal:
             if isinstance(refusal, UnavailableError) and not refusal.permanent:
                 raise

@@ -201,6 +201,27 @@ def test_a_listing_that_cannot_answer_is_asked_for_anew(why: str, monkeypatch: p
         assert not first.report.is_repeated
 
 
+def test_a_scan_of_a_scan_shares_its_listing_while_the_table_stays() -> None:
+    """The server is asked what the table is, and its files only where it has moved on."""
+    listing = lines(100, numFiles=100)
+    moved = [listing[0], {"metaData": {**listing[1]["metaData"], "version": 8}}, *listing[2:]]
+    newer = {"Delta-Table-Version": "8"}
+    with ScriptedServer() as server:
+        server.on("/metadata", *[Reply(listing[:2], headers=HEADERS)] * 3, Reply(moved[:2], headers=newer))
+        server.on("/query", Reply(listing, headers=WHOLE), Reply(moved, headers={**WHOLE, **newer}))
+        scan = (
+            SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+            .table("s.d.t")
+            .scan()
+        )
+        scan.plan()
+        for where, days in (("day = 7", 2), ("day > 40", 18)):
+            narrower = scan.where(where).plan()
+            assert (narrower.report.is_repeated, len(narrower.files)) == (True, days)
+        later = scan.select("id").plan()
+        assert (later.report.is_repeated, later.report.version, later.report.files) == (False, 8, 100)
+
+
 def test_a_listing_goes_with_its_load(client: SharingClient) -> None:
     opener, load = client.table("s.d.t").scan().opened()
     kept = len(LISTINGS)

@@ -20,16 +20,12 @@ from delta_sharing_spark.access.asking import REFUSALS, iso
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
-    TableShape,
     TableState,
     VersionFiles,
     VersionListing,
-    check_same,
+    as_loaded,
 )
 from delta_sharing_spark.access.flight.connection import (
     DESCRIBE,
@@ -39,8 +35,10 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayConnection,
     gateway_address,
 )
-from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.access.planned_files import FileList
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,

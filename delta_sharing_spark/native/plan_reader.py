@@ -25,7 +25,7 @@ from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.network.process_end import OpenResources
-from delta_sharing_spark.parquet.file_footer import Unread
+from delta_sharing_spark.parquet.file_columns import Unread
 from delta_sharing_spark.parquet.layout import Chunk
 from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.pace import Pace

@@ -9,7 +9,6 @@ from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
 from delta_sharing_spark.access.asking import storage_settings, transport_of
-from delta_sharing_spark.access.contract import Decision, shape_of
 from delta_sharing_spark.access.load import (
     WORKERS,
     Load,
@@ -21,6 +20,8 @@ from delta_sharing_spark.access.load import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.resolved_scan import Decision
+from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.display import (
     Column,
     Explanation,

@@ -23,16 +23,11 @@ from delta_sharing_spark.network.bodies import (
     coding_of,
     declared_length,
 )
+from delta_sharing_spark.network.connection_failures import connection_reason, final_reason, forget_frames
 from delta_sharing_spark.network.connections import Canceller, Deadline, extend_deadline
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
-from delta_sharing_spark.network.retry import (
-    RetryableError,
-    WrongRangeError,
-    connection_reason,
-    final_reason,
-    forget_frames,
-)
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError
 from delta_sharing_spark.network.urls import host_of
 from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.storage.ranges import Range

@@ -15,10 +15,7 @@ from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
@@ -26,7 +23,6 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     last_version,
     range_of_versions,
-    shape_of,
 )
 from delta_sharing_spark.access.directory.access import (
     TOKENS,
@@ -39,6 +35,9 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.access.planned_files import FileBatches
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore

@@ -24,22 +24,21 @@ from delta_sharing_spark.access.asking import (
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     NotPinnedError,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
     VersionListing,
     as_insert,
-    check_same,
+    as_loaded,
     last_version,
     range_of_versions,
 )
-from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.access.planned_files import FileBatches
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import check_same
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,

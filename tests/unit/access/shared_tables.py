@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.access.directory.access import Issuer
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import parse_options

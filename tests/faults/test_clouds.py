@@ -23,13 +23,15 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, FileError, NetworkError
 from delta_sharing_spark.network.retry import retry_after
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.storage.clouds import S3
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.clouds.s3 import S3
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support import HANGS
 from support.buckets import BucketServer
+from support.secrets import aws_session, azure_sas, gcp_bearer
 
 CLOUDS = ("s3", "gs", "abfss")
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -303,7 +305,7 @@ def test_s3_tells_its_time(server: BucketServer, table: DeltaTableBuilder, monke
     server.add_bucket_table("s.d.t", table.path)
     made = S3.__init__
 
-    def late(self: S3, secret: AwsSession, settings: StorageSettings) -> None:
+    def late(self: S3, secret: Secret, settings: StorageSettings) -> None:
         made(self, secret, settings, clock=lambda: 1000.0)
 
     monkeypatch.setattr(S3, "__init__", late)
@@ -314,9 +316,9 @@ def test_s3_tells_its_time(server: BucketServer, table: DeltaTableBuilder, monke
 
 
 SECRETS: dict[str, Secret] = {
-    "s3": AwsSession("id", "key", "token"),
-    "gs": GcpBearer("token"),
-    "abfss": AzureSas("sv=1&sig=x"),
+    "s3": aws_session("id", "key", "token"),
+    "gs": gcp_bearer("token"),
+    "abfss": azure_sas("sv=1&sig=x"),
 }
 
 

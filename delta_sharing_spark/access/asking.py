@@ -57,12 +57,12 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     return profile, address.table
 
 
-def transport_of(options: ReadOptions) -> NetworkSettings:
-    """How requests to the sharing server are sent."""
+def transport_of(options: ReadOptions, table: TableName | None = None) -> NetworkSettings:
+    """How requests to the sharing server are sent, of which metrics say the table."""
     return NetworkSettings(
         read_timeout=options.read_timeout,
         client_certificate=_client_certificate(options),
-        **_bounds(options),
+        **_bounds(options, table),
     )
 
 
@@ -75,19 +75,21 @@ def _client_certificate(options: ReadOptions) -> ClientCertificate | None:
     return None if certificate is None else ClientCertificate(certificate, key, options.client_key_password)
 
 
-def storage_settings(options: ReadOptions, profile: Profile | None = None) -> StorageSettings:
-    """How data is asked for: by presigned URLs of a profile's server, or at a storage."""
+def storage_settings(
+    options: ReadOptions, table: TableName | None = None, profile: Profile | None = None
+) -> StorageSettings:
+    """How data is asked for: at a storage, or by presigned URLs of a profile's server."""
     return StorageSettings(
         region=options.storage_region,
         endpoint=options.storage_endpoint,
         allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
         local_server=profile is not None and is_on_loopback(profile.endpoint),
         read_timeout=_silence_of_storage(options),
-        **_bounds(options),
+        **_bounds(options, table),
     )
 
 
-def _bounds(options: ReadOptions) -> dict[str, Any]:
+def _bounds(options: ReadOptions, table: TableName | None) -> dict[str, Any]:
     """What all requests of a load have in common."""
     return {
         "connect_timeout": options.connect_timeout,
@@ -96,6 +98,7 @@ def _bounds(options: ReadOptions) -> dict[str, Any]:
         "ca_bundle": options.ca_bundle,
         "caller_org": options.caller_org,
         "engine": _engine(),
+        "table": "" if table is None else str(table),
     }
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 
 from delta_sharing_spark.errors import CorruptFileError, FileError, NetworkError
-from delta_sharing_spark.network.retry import RetryableError, proxy_refusal, retry_after
+from delta_sharing_spark.network.connection_failures import proxy_refusal
+from delta_sharing_spark.network.retry import RetryableError, retry_after
 from delta_sharing_spark.storage.clouds.contract import Refused
 from delta_sharing_spark.storage.clouds.registry import all_clouds
 

@@ -9,8 +9,8 @@ import re
 import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
@@ -19,6 +19,7 @@ import numpy as np
 import requests
 import urllib3
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import (
     ConfigError,
     CorruptFileError,
@@ -35,6 +36,7 @@ from delta_sharing_spark.network.bodies import (
     declared_length,
     read_start,
 )
+from delta_sharing_spark.network.connection_failures import connection_reason, final_reason, forget_frames
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
     Canceller,
@@ -44,14 +46,7 @@ from delta_sharing_spark.network.connections import (
 )
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, data_session
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
-from delta_sharing_spark.network.retry import (
-    RetryableError,
-    WrongRangeError,
-    connection_reason,
-    final_reason,
-    forget_frames,
-    retry,
-)
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.network.urls import Url
 from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
@@ -79,6 +74,8 @@ class StorageSettings(NetworkSettings):
         allowed_hosts: Hosts of presigned URLs, in lower case, that may be plain http, and may be this machine or its network.
         local_server: Whether the sharing server itself is on loopback, so that its presigned URLs may lead there.
     """
+
+    server: ClassVar[str] = "storage"
 
     region: str | None = None
     endpoint: str | None = None
@@ -444,13 +441,23 @@ class HttpWay(ABC):
             raise RetryableError(f"{request.url.host} had not sent all of it after {settings.request_seconds:.0f} s")
         return received
 
-    def _sent(self, request: Request, *, is_decoded: bool) -> Answer:
-        session, timeout = data_session(self.settings), (self.settings.connect_timeout, self.settings.read_timeout)
+    @contextmanager
+    def _sent(self, request: Request, *, is_decoded: bool) -> Iterator[Answer]:
+        """Sends a request, and counts it and the bytes of its answer for metrics, however it ends."""
+        settings, session = self.settings, data_session(self.settings)
+        timeout = (settings.connect_timeout, settings.read_timeout)
+        metrics.count(metrics.REQUESTS, 1, table=settings.table, server=settings.server)
         try:
             with nullcontext() if request.may_be_local else refusing_local_addresses():
-                return send(session, request.method, request.url, request.headers, timeout, is_decoded=is_decoded)
+                sent = send(session, request.method, request.url, request.headers, timeout, is_decoded=is_decoded)
         except AddressRefusedError as refusal:
             raise self.address_refused(request, str(refusal)) from None
+        with sent as answer:
+            try:
+                yield answer
+            finally:
+                arrived = answer.received if isinstance(answer, KeptAnswer) else answer.raw.tell()
+                metrics.count(metrics.BYTES, arrived, table=settings.table)
 
     def _refuse(self, request: Request, answer: requests.Response) -> NoReturn:
         # The body of an answer to HEAD is as long as its headers say of the object, and is not there.

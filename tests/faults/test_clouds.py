@@ -1,4 +1,4 @@
-"""Directory access on each cloud: every step of a read meets every fault, and every cell of docs/faults.md is tried."""
+"""Directory access on each cloud: every step of a read meets every fault, and every cell of docs/faults-inside.md is tried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from delta_sharing_spark.access.directory import table as directory_table
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, FileError, NetworkError
 from delta_sharing_spark.network.retry import retry_after
-from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.storage.clouds.contract import Secret
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.clouds.s3 import S3
@@ -92,9 +91,9 @@ def waits() -> Waits:
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> Iterator[BucketServer]:
     is_silent = request.node.callspec.params.get("fault") == "stall" if hasattr(request.node, "callspec") else False
 
-    def noting(options: ReadOptions) -> StorageSettings:
+    def noting(*asked: Any) -> StorageSettings:
         silence = 0.4 if is_silent else 30.0  # a busy machine is silent for half a second, too
-        return replace(storage_settings(options), sleep=waits.wait, read_timeout=silence, retry_seconds=30)
+        return replace(storage_settings(*asked), sleep=waits.wait, read_timeout=silence, retry_seconds=30)
 
     monkeypatch.setattr(directory_table, "storage_settings", noting)
     with BucketServer() as running:

@@ -15,10 +15,7 @@ from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
@@ -26,7 +23,6 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     last_version,
     range_of_versions,
-    shape_of,
 )
 from delta_sharing_spark.access.directory.access import (
     TOKENS,
@@ -39,6 +35,9 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.access.planned_files import FileBatches
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
@@ -64,7 +63,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.network.parallel_calls import CallingThreads, is_done_within
+from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow_bridge import scalar
@@ -114,7 +113,7 @@ def open_directory(
         ServerError: The sharing server refuses to issue one.
     """
     profile, transport, table, head = negotiated.profile, negotiated.settings, negotiated.table, negotiated.head
-    settings = settings or storage_settings(negotiated.options)
+    settings = settings or storage_settings(negotiated.options, table)
     has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)
@@ -221,7 +220,7 @@ def _together(
     """A token per location, or an error once ``seconds`` are over."""
     deadline = time.monotonic() + seconds
     tokens = []
-    with CallingThreads(len(locations)) as threads:
+    with DaemonPool(len(locations)) as threads:
         begun = [threads.submit(connect, location) for location in locations]
         for location, token in zip(locations, begun, strict=True):
             if not is_done_within(token, deadline - time.monotonic()):

@@ -52,20 +52,20 @@ _ADVICE_BY_REASON = (
 
 
 def beneath(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those it wraps, in arguments, ``reason``, cause or context; the innermost comes last."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    """An exception and those that it wraps, in its arguments, ``reason``, cause or context; the innermost comes last."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         inner = [a for a in (*error.args, getattr(error, "reason", None)) if isinstance(a, BaseException)]
         error = inner[0] if inner else error.__cause__ or error.__context__
 
 
 def forget_frames(error: BaseException) -> None:
-    """Take the tracebacks from an exception and those it wraps, once it is told in our own words.
+    """Remove the tracebacks of an exception and of those it wraps, once our own error says what happened.
 
-    Frames of a library that name their own error form a circle with it, and hold the frames of all callers: the bytes
-    of a read would stay in memory until Python's collector comes, which is seldom where a few large objects are made.
+    A library's frame that holds its own error is in a cycle with it, and holds the frames of all callers. The bytes of a read
+    would then stay in memory until the garbage collector runs, which few large objects seldom cause.
     """
     for inner in beneath(error):
         inner.__traceback__ = None

@@ -1,8 +1,8 @@
 """Holds storage tokens (issued for a location, kept, renewed), and opens the files of splits with them.
 
-The model of a token is Hadoop's S3A delegation token (``docs/credentials-inside.md`` compares them point by point): it says what
-kind it is, where it holds, until when and where it came from, and travels with the work. Unlike there it can be
-renewed: by asking the sharing server again.
+The model of a token is Hadoop's S3A delegation token; ``docs/credentials-inside.md`` compares the two. A token says what kind it
+is, where it holds, until when, and where it came from. It travels with the work. Unlike Hadoop's it can be renewed, by asking
+the sharing server again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OR_VACUUMED = (
     "; a credential that may not list is refused likewise what does not exist: if the table was rewritten and vacuumed "
     "since it was loaded, reload it"
 )
-_LEFT_OUT = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
+_OUT_OF_SCOPE = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
 _NOT_CARRIED = (
     "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
 )
@@ -141,10 +141,10 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
             f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
-    told = None if credentials.expiration_time is None else credentials.expiration_time / 1000
+    stated_end = None if credentials.expiration_time is None else credentials.expiration_time / 1000
     # Of clocks that differ the storage's counts, as for URLs.
-    ended = told if told is not None and told <= now else None
-    expires = now + UNTOLD_SECONDS if told is None or ended is not None else told
+    ended = stated_end if stated_end is not None and stated_end <= now else None
+    expires = now + UNTOLD_SECONDS if stated_end is None or ended is not None else stated_end
     # Held to what was asked for, even where the server grants more.
     return StorageToken(requested, secret, now, expires, origin, ended=ended)
 
@@ -153,9 +153,9 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
     if requested.is_local and not credentials.secrets:
         return Secret("local")
     if len(credentials.secrets) != 1:
-        sent = ", ".join(credentials.secrets) or "none"
+        kinds = ", ".join(credentials.secrets) or "none"
         raise CredentialError(
-            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {sent}; "
+            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {kinds}; "
             f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
     ((wire_field, parts),) = credentials.secrets.items()
@@ -417,7 +417,7 @@ class DirectoryLease:
         if is_listed is False or (
             not is_about_scope and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))
         ):
-            doubt = "" if is_listed is False else f"; if it is refused again, {_LEFT_OUT} under {token.location}"
+            doubt = "" if is_listed is False else f"; if it is refused again, {_OUT_OF_SCOPE} under {token.location}"
             return FileGoneError(
                 f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
                 f"so it is no longer there (a credential that cannot list is refused what does not exist); "

@@ -49,9 +49,9 @@ _log = logging.getLogger(__name__)
 #: A load of more files is asked for narrowed to a split's partitions, and read only until the split's files are found.
 NARROW_ABOVE_FILES = 20_000
 #: Bytes of compressed answers that a process keeps, over all loads: about half a million URLs.
-_KEPT_BYTES = 64 << 20
-_KEPT_LOADS = 64
-_loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
+_ANSWER_BYTES = 64 << 20
+_LOADS = 64
+_loads: ProcessCache[str, _Load] = ProcessCache(_LOADS, lambda load: load.nbytes, _ANSWER_BYTES)
 #: Types whose serialized values say one thing to every server.
 _PLAIN = ("string", "integer", "long")
 _MOST_VALUES = 20
@@ -208,9 +208,9 @@ def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[F
             pages.append(page)
             nbytes += page.nbytes
             missing -= page.holds(missing)
-            if not missing and (large or nbytes > _KEPT_BYTES // 2):
+            if not missing and (large or nbytes > _ANSWER_BYTES // 2):
                 break
-            while len(pages) > 1 and nbytes > _KEPT_BYTES:
+            while len(pages) > 1 and nbytes > _ANSWER_BYTES:
                 oldest = pages.pop(0)
                 nbytes -= oldest.nbytes
                 missing |= oldest.holds(file_ids)
@@ -343,9 +343,9 @@ def _values(column: Field, keys: Sequence[str], files: Sequence[FileTask]) -> Ex
     kind, is_text = column.type, str(column.type) == "string"
     if len(texts) > _MOST_VALUES or not (is_text or all(_WHOLE.fullmatch(text) for text in texts if text is not None)):
         return None
-    operand, known = Column((column.name,), kind), sorted(text for text in texts if text is not None)
+    operand, present = Column((column.name,), kind), sorted(text for text in texts if text is not None)
     choices: list[Expression] = [IsNull(operand)] if None in texts else []
-    choices += [Compare("=", operand, Literal(text if is_text else int(text), kind)) for text in known]
+    choices += [Compare("=", operand, Literal(text if is_text else int(text), kind)) for text in present]
     return disjunction(choices)
 
 

@@ -28,7 +28,7 @@ from delta_sharing_spark.errors import (
     ServerError,
     TableChangedError,
 )
-from delta_sharing_spark.network.http import NetworkSettings, data_session
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.renewable import Renewable, Term
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
@@ -37,7 +37,8 @@ from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
 if TYPE_CHECKING:
@@ -363,13 +364,13 @@ class UrlAccess(FileAccess):
         files: The files of the split, which one renewal should find.
     """
 
-    settings: HttpPolicy = field(repr=False)
+    settings: StorageSettings = field(repr=False)
     renewal: RenewalContext | None = field(default=None, repr=False)
     planned_at: float = 0.0
     expires_at: float | None = None
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
-    def open(self, task: FileTask) -> HttpSource:
+    def open(self, task: FileTask) -> RangeReader:
         return self._source(task, task.location, None, task.id, task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
@@ -378,10 +379,10 @@ class UrlAccess(FileAccess):
 
     def _source(
         self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
-    ) -> HttpSource:
+    ) -> RangeReader:
         ends = self.ends(task if vector is None else replace(task, location=url))
         lease = _Lease(self, task, url_term(url, ends, self.planned_at), vector)
-        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.settings)
+        return url_reader(lease, self.settings, name=name, size=size)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: by the answer, the file's record and the URL itself. What had ended when it came tells nothing."""

@@ -22,9 +22,9 @@ from delta_sharing_spark.parquet.footer import Footer, chunk_range
 from delta_sharing_spark.parquet.statistics import ChunkStatistics, dictionary_page
 from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
+from delta_sharing_spark.scan.fetching import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.schema.types import INITIAL_DEFAULT, fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 

@@ -230,8 +230,7 @@ class _Session(requests.Session):
         return iter(())
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        proxies_used = proxies_for(url, self._proxy)
-        return {"proxies": proxies_used, "stream": bool(stream), "verify": self.verify, "cert": cert}
+        return {"proxies": proxies_for(url, self._proxy), "stream": bool(stream), "verify": self.verify, "cert": cert}
 
 
 _sessions: ProcessCache[tuple[object, ...], requests.Session] = ProcessCache(_SESSIONS)

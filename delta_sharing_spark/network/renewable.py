@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _V = TypeVar("_V")
 
-#: Seconds between two tries to renew what still works, at most and at least; in between it is half of what is left.
+#: The longest and the shortest pause between two tries to renew what still works, in seconds; else it is half of the time left.
 _LONGEST_PAUSE, _SHORTEST_PAUSE = 30.0, 1.0
 
 
@@ -46,8 +46,8 @@ class Renewable(Generic[_T]):
     """The newest value of its kind in this process, such as a token, a credential or a list of URLs.
 
     One thread at a time asks for another. While no value works, the other threads wait, and share its failure: an outage is
-    waited out once, not by each of them in turn. While one works, nobody waits. A failure to renew it is then logged, and it
-    is used to its end; the next try comes after half a minute, or after half of the time that is left.
+    waited out once, not by each of them in turn. While one works, nobody waits. If it cannot be renewed, that is logged, and it
+    is used to its end. The next try comes after half a minute, or when half of the remaining time is over.
 
     Args:
         name: How the log names the value.
@@ -82,7 +82,7 @@ class Renewable(Generic[_T]):
         self,
         usable: Callable[[_T | None], Term[_V] | None],
         ask: Callable[[float | None], _T],
-        made: Callable[[_T], Term[_V]],
+        accept: Callable[[_T], Term[_V]],
         patience: object = None,
     ) -> Term[_V]:
         """A term that works now; renewed first if it is due.
@@ -91,12 +91,12 @@ class Renewable(Generic[_T]):
             usable: What the caller can use of the newest value: None if it was refused, or does not have what the caller needs.
             ask: Asks for another value. It is handed the seconds that the present one still works, so that it does not wait out
                 an outage, and None where none works.
-            made: What the caller takes of a new value, whatever it thinks of it.
+            accept: What the caller takes of a new value, whatever it thinks of it.
             patience: How long ``ask`` goes on where none works: a failure is shared by threads that would go on as long.
 
         Raises:
             DeltaSharingError: What ``ask`` raises while no value works, or a copy of what it raised while this thread waited. While
-                one works only what is no ServerError, NetworkError or CredentialError. Whatever ``made`` raises.
+                one works only what is no ServerError, NetworkError or CredentialError. Whatever ``accept`` raises.
         """
         calls = self._calls
         term = self._term(usable)
@@ -113,7 +113,7 @@ class Renewable(Generic[_T]):
                     return term
                 value = self._ask(ask, calls, patience)
             self.keep(value)
-            return made(value)
+            return accept(value)
 
     def _term(self, usable: Callable[[_T | None], Term[_V] | None]) -> Term[_V] | None:
         """The term that still works, if there is one; it is not due again soon after a failure."""

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-#: Without a state: a fork does not repeat its parent's draws, and nobody's seeded generator is moved on.
+#: The system's generator, which has no state: a forked process does not draw what its parent draws.
 JITTER = random.SystemRandom()
-#: Retry-After is honoured up to this many seconds.
+#: Seconds to which ``Retry-After`` is cut.
 LONGEST_RETRY_AFTER = 300.0
-#: So often in a row an answer may hold other bytes than asked for.
+#: How many answers in a row may hold other bytes than those that were asked for.
 _MAX_WRONG_RANGES = 3
-#: So many 500s in the same words are the server's last word on a request; they come within five seconds.
+#: How many answers of status 500 with the same text, within about five seconds, mean that the request itself is at fault.
 _MAX_SAME_500 = 3
-#: So many answers that cannot be read for the same thing in them are the server's own, and no damage on the way.
+#: How many answers that are unreadable for the same reason mean that the server sent them so, and the network did not damage them.
 _MAX_SAME_ANSWERS = 2
+#: Seconds to wait after the first and the second 500.
 _WAITS_AFTER_500 = (1.0, 3.0)
 
 
@@ -111,6 +112,7 @@ def _call_again(call: Callable[[], _T], failure: RetryableError, policy: _Policy
         sleep=sleep,
         retry_error_callback=lambda _: None,
     )
+    attempt: tenacity.AttemptManager | None = None
     try:
         for attempt in tries:
             if attempt.retry_state.attempt_number > 1:
@@ -157,10 +159,10 @@ class _Policy:
     def _pause_after(self, failure: RetryableError) -> float:
         grown = backoff(self._failures, self._settings.first_wait, self._settings.longest_wait)
         if failure.wait is not None:
-            # A little more than what was asked for, so that clients part.
+            # Up to a tenth more than the server asks for, so that clients do not all come back at one moment.
             return max(failure.wait * JITTER.uniform(1.0, 1.1), min(grown, 1.0))
         if _status(failure) == 500 and self._failures <= len(_WAITS_AFTER_500):
-            # A server that stumbles has time to recover before it is held to have failed for good.
+            # An overloaded server has some seconds to recover before its 500 is taken for final.
             return _WAITS_AFTER_500[self._failures - 1] * JITTER.uniform(0.5, 1.0)
         return grown
 

@@ -102,9 +102,7 @@ class StorageLogStore:
         return parse_location(join(self.root, path))
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
-        lease = self.lease_for(location)
-
-        def refused(storage: Storage, refusal: PermissionError, refusals: int) -> None:
+        def check(storage: Storage, refusal: PermissionError, refusals: int) -> None:
             if self._is_about_the_object(storage, refusal):
                 raise refusal
             if refusals > 1 and not self._has_read and not is_sure(refusal):
@@ -112,9 +110,8 @@ class StorageLogStore:
                 with self._lock:
                     self._canary, self._is_renewed_blindly = None, True
                 raise refusal
-            lease.refused(storage, path, refusal, refusals)
 
-        return renewing(lease.current, refused, action)
+        return renewing(self.lease_for(location), path, action, check)
 
     def _is_about_the_object(self, storage: Storage, refusal: PermissionError) -> bool:
         """Whether the credential works nevertheless: the canary reads after the refusal, or a new credential told nothing."""

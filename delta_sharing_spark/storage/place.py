@@ -145,11 +145,7 @@ class Place:
     def _run(self, what: str, action: Callable[[Storage], _T]) -> _T:
         """Do something with the storage; a credential that is refused is renewed."""
         try:
-            return renewing(
-                self.lease.current,
-                lambda storage, refusal, refusals: self.lease.refused(storage, what, refusal, refusals),
-                action,
-            )
+            return renewing(self.lease, what, action)
         except FileNotFoundError:
             raise NoSuchFileError(f"{what} does not exist, or no longer; list the files of {self.name}") from None
         except DeltaSharingError as error:

@@ -238,17 +238,21 @@ class Lease(Protocol[_S]):
 
 
 def renewing(
-    current: Callable[[], _S], refused: Callable[[_S, PermissionError, int], None], action: Callable[[_S], _T]
+    lease: Lease[_S],
+    name: str,
+    action: Callable[[_S], _T],
+    check: Callable[[_S, PermissionError, int], None] = lambda source, refusal, refusals: None,
 ) -> _T:
-    """Do something with what a lease gives, until that is not refused; ``refused`` raises to end it."""
+    """Do something with what a lease gives until that is not refused; ``check`` or the lease raise to end it."""
     refusals = 0
     while True:
-        source = current()
+        source = lease.current()
         try:
             return action(source)
         except PermissionError as refusal:
             refusals += 1
-            refused(source, refusal, refusals)
+            check(source, refusal, refusals)
+            lease.refused(source, name, refusal, refusals)
 
 
 class RangeReader(Generic[_S]):
@@ -276,8 +280,9 @@ class RangeReader(Generic[_S]):
         check_range(self, start, length)
         transfer = Transfer(Range(start, start + length), self._version)
         try:
-            if length:
-                renewing(self._current, self._refused, lambda it: self._fill(it, transfer, self._canceller))
+            with self._canceller.watching():
+                if length:
+                    renewing(self._lease, self.name, lambda source: self._fill(source, transfer, self._canceller))
         except FileNotFoundError:
             raise FileGoneError(
                 f"file {self.name}: the storage no longer has it; the table was probably rewritten or vacuumed: reload it",
@@ -290,14 +295,6 @@ class RangeReader(Generic[_S]):
                 file=self.name,
             )
         return transfer.data
-
-    def _current(self) -> _S:
-        with self._canceller.watching():
-            return self._lease.current()
-
-    def _refused(self, source: _S, refusal: PermissionError, refusals: int) -> None:
-        with self._canceller.watching():
-            self._lease.refused(source, self.name, refusal, refusals)
 
     def close(self) -> None:
         """Break off reads under way in any thread. Connections belong to the process and stay open."""
@@ -397,11 +394,14 @@ class HttpWay(ABC):
             with canceller.watching():
                 self.settings.sleep(seconds)
 
-        def reached() -> int:
-            return 0 if transfer is None else transfer.arrived
-
         try:
-            return retry(attempt, self.settings, reached=reached, sleep=sleep, what=self.what)
+            return retry(
+                attempt,
+                self.settings,
+                reached=lambda: 0 if transfer is None else transfer.arrived,
+                sleep=sleep,
+                what=self.what,
+            )
         except WrongRangeError as failure:
             raise FileError(
                 f"{self.what}: the storage at {self.host} goes on answering with other bytes than asked for ({failure}); "

@@ -225,11 +225,7 @@ class IcebergTable(OpenTable):
                 raise corrupt(path, f"it would have {size} bytes")
             return object_reader(lease, location, name=path, size=size, is_data=False).read(0, size)
         try:
-            return renewing(
-                lease.current,
-                lambda storage, refusal, refusals: lease.refused(storage, path, refusal, refusals),
-                lambda storage: memoryview(storage.get(location, what=path)),
-            )
+            return renewing(lease, path, lambda storage: memoryview(storage.get(location, what=path)))
         except FileNotFoundError:
             raise FileGoneError(
                 f"file {path} of {self._table} is gone: the snapshot has expired; load the table again", file=path

@@ -124,7 +124,7 @@ class Azure(contract.Cloud):
                 contract.xml_text(properties, "Content-Length"),
                 contract.xml_text(properties, "Last-Modified"),
             )
-            entries.append(StoredObject(_name(blob), *contract.size_and_time(size, moment)))
+            entries.append(contract.entry(_name(blob), size, moment))
         entries += [StoredObject(_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
         return entries, contract.xml_text(root, "NextMarker") or None
 

@@ -236,6 +236,11 @@ def delimiter(deep: bool) -> dict[str, str]:
     return {} if deep else {"delimiter": "/"}
 
 
+def entry(key: object, size: object, time: object) -> StoredObject:
+    """An object of a page; raises UnreadableAnswer where it has no key, size or time."""
+    return StoredObject(object_key(key), *size_and_time(size, time))
+
+
 def object_key(text: object) -> str:
     """An object's key; raises UnreadableAnswer where it has none."""
     if not isinstance(text, str) or not text:

@@ -78,12 +78,7 @@ class Google(contract.Cloud):
             raise contract.UnreadableAnswer("its items are none")
         if not isinstance(prefixes, list):
             raise contract.UnreadableAnswer("its prefixes are none")
-        entries = [
-            StoredObject(
-                contract.object_key(item.get("name")), *contract.size_and_time(item.get("size"), item.get("updated"))
-            )
-            for item in items
-        ]
+        entries = [contract.entry(item.get("name"), item.get("size"), item.get("updated")) for item in items]
         entries += [StoredObject(str(prefix), 0, 0) for prefix in prefixes]
         return entries, str(token) if token else None
 

@@ -120,15 +120,11 @@ class S3(contract.Cloud):
     def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = contract.xml_root(body, "ListBucketResult")
         entries = [
-            StoredObject(
-                contract.object_key(contract.xml_text(item, "Key")),
-                *contract.size_and_time(contract.xml_text(item, "Size"), contract.xml_text(item, "LastModified")),
-            )
+            contract.entry(*(contract.xml_text(item, name) for name in ("Key", "Size", "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
-        entries += [
-            StoredObject(contract.xml_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")
-        ]
+        prefixes = (contract.xml_text(item, "Prefix") for item in root.iterfind("{*}CommonPrefixes"))
+        entries += [StoredObject(prefix, 0, 0) for prefix in prefixes]
         return entries, contract.xml_text(root, "NextContinuationToken") if contract.xml_text(
             root, "IsTruncated"
         ) == "true" else None

@@ -46,7 +46,7 @@ from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from delta_sharing_spark.access.directory.access import StorageToken
-    from delta_sharing_spark.interop import Engine, EngineOptions
+    from delta_sharing_spark.interop import EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
+    from delta_sharing_spark.storage.clouds.contract import Engine
 
 #: Types of any length.
 _WIDE = ("string", "binary", "variant")

@@ -64,12 +64,6 @@ def is_done_within(result: Future[Any], seconds: float = math.inf) -> bool:
     return result.done()
 
 
-def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
-    """Begin calls in up to ``at_once`` threads; returns their futures. A call whose future is cancelled before it begins is not made."""
-    threads = DaemonPool(at_once)
-    return [threads.submit(call) for call in calls]
-
-
 class DaemonPool(Executor):
     """Makes calls in up to ``at_once`` threads, as a pool of ``concurrent.futures`` does, whose threads are daemons.
 

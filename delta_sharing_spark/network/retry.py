@@ -112,6 +112,7 @@ def _call_again(call: Callable[[], _T], failure: RetryableError, policy: _Policy
         sleep=sleep,
         retry_error_callback=lambda _: None,
     )
+    attempt: tenacity.AttemptManager | None = None
     try:
         for attempt in tries:
             if attempt.retry_state.attempt_number > 1:

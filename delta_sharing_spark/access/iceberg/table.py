@@ -45,8 +45,8 @@ from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
-from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.objects import object_reader
 
 #: Manifests fetched at once.
 _AT_ONCE = 8
@@ -222,7 +222,7 @@ class IcebergTable(OpenTable):
         if size is not None:
             if not 0 < size < _LARGEST_MANIFEST:
                 raise corrupt(path, f"it would have {size} bytes")
-            return ObjectSource(lease, location, name=path, size=size, is_data=False).read(0, size)
+            return object_reader(lease, location, name=path, size=size, is_data=False).read(0, size)
         while True:  # until the lease gives up
             storage = lease.storage()
             try:

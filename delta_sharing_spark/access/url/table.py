@@ -15,10 +15,10 @@ from delta_sharing_spark.access.asking import (
     REFUSALS,
     Refusal,
     classified,
-    http_policy_of,
     iso,
     refused_travel,
     response_formats,
+    storage_settings,
     words_of,
 )
 from delta_sharing_spark.access.contract import (
@@ -448,7 +448,8 @@ class UrlTable(OpenTable):
         return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
-        nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile, self._table), planned_at=time.time())
+        settings = storage_settings(scan.options, self._table, self._negotiated.profile)
+        nothing = UrlAccess(settings, planned_at=time.time())
         return VersionListing((), nothing, self.stream_identity(scan))
 
     def _access(self, scan: ResolvedScan, response: QueryResponse, files: int) -> UrlAccess:
@@ -478,7 +479,7 @@ class UrlTable(OpenTable):
                 files=files,
                 partitions=tuple(f for f in scan.shape.schema.fields if f.name in partitions),
             )
-        settings = http_policy_of(negotiated.options, negotiated.profile, self._table)
+        settings = storage_settings(negotiated.options, self._table, negotiated.profile)
         return UrlAccess(settings, renewal, response.received_at, ends / 1000 if ends else None)
 
 

@@ -76,3 +76,36 @@ def test_paths_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profile._local(r"C:\Users\me\p.share") == Path(r"C:\Users\me\p.share")
     monkeypatch.setattr(sharing_server.os.path, "splitdrive", lambda text: (text[:2], text[2:]))
     assert sharing_server._location("C:/shared/t").startswith("file:///")
+
+
+WITHOUT_SPARK = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "pyspark":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import delta_sharing_spark
+
+profile = delta_sharing_spark.Profile("https://127.0.0.1:1/", bearer_token="t")
+for call in (
+    lambda: delta_sharing_spark.register,
+    lambda: delta_sharing_spark.load_as_spark("a.b.c", delta_sharing_profile=profile),
+    lambda: delta_sharing_spark.load_table_changes_as_spark("a.b.c", 0, delta_sharing_profile=profile),
+):
+    try:
+        call()
+    except delta_sharing_spark.DeltaSharingError as error:
+        print(error)
+"""
+
+
+def test_what_needs_spark_says_so_where_there_is_none() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, check=False)
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 3, ended.stderr
+    for line, name in zip(lines, ("register", "load_as_spark", "load_table_changes_as_spark"), strict=True):
+        assert line.startswith(f"{name}() needs pyspark, which is not installed: pip install '")
+        assert "[spark]'" in line

@@ -162,19 +162,15 @@ def make_reader(
 
 
 def _push_filters(kept: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
-    """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off.
-
-    Spark takes a reader that overrides ``pushFilters`` for one that cannot do without, and fails every query while the
-    conf is off. The test is on ``__func__``, which this therefore shares with the base class.
-    """
+    """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off."""
+    from delta_sharing_spark.spark.patches import look_like_own
 
     def push(filters: list[Any]) -> Iterable[Any]:
         """Keep the filters, and return all of them as not applied."""
         kept.extend(filters)
         return filters
 
-    push.__func__ = getattr(DataSourceReader, "pushFilters", None)  # type: ignore[attr-defined]
-    return push
+    return look_like_own(push)
 
 
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str | None) -> Expression | None:

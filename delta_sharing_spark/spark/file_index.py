@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import secrets
-import signal
 import struct
 import threading
 import time
@@ -41,6 +40,7 @@ from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.predicates.tree import TRUE, Expression
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
+from delta_sharing_spark.spark.patches import INTERRUPT
 from delta_sharing_spark.spark.plan_conditions import read_filters, sql_text
 from delta_sharing_spark.spark.session_settings import is_connect
 
@@ -383,28 +383,23 @@ def _compiled(gateway: Any, jvm: Any) -> Any:
     return known
 
 
-class _Interrupts:
+def end_listings_at_interrupts() -> None:
+    """Let Ctrl-C end listings, which other threads make for Spark; called by the main thread before it waits for a query."""
+    INTERRUPT.apply(_ending_listings)
+
+
+def _ending_listings(before: Callable[..., Any]) -> Callable[..., Any]:
     """A handler of SIGINT that ends the listings under way, and goes on with the one that it stands before."""
 
-    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
-        self._before = before
-
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
+    def end(number: int, frame: FrameType | None) -> Any:
         for canceller in list(_under_way):
             canceller.break_off()
         try:
-            return self._before(number, frame)
+            return before(number, frame)
         except Exception:  # PySpark's own of 4.0 fails where Py4J's connection is in use
             raise KeyboardInterrupt from None
 
-
-def end_listings_at_interrupts() -> None:
-    """Let Ctrl-C end listings, which other threads make for Spark; called by the main thread before it waits for a query."""
-    if threading.current_thread() is threading.main_thread():
-        before = signal.getsignal(signal.SIGINT)
-        if callable(before) and not isinstance(before, _Interrupts):
-            with suppress(ValueError):
-                signal.signal(signal.SIGINT, _Interrupts(before))
+    return end
 
 
 #: How numbers of a type lie in the first bytes of their eight, in this machine's order, which is the JVM's.

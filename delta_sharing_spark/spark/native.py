@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, TypeVar
 
-from py4j import java_gateway  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import QueryExecutionException
@@ -46,6 +44,7 @@ from delta_sharing_spark.spark.file_index import (
 )
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.narrowed_loads import FIELD_ID, reshaped
+from delta_sharing_spark.spark.patches import CONNECT_ERROR, JAVA_ANSWER
 from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 from delta_sharing_spark.spark.spark_types import as_spark_has
 from delta_sharing_spark.storage.place import Place
@@ -230,23 +229,16 @@ def raise_causes(is_connected: bool) -> None:
     into its own; PySpark replaces the first with each new session, hence the call with each load.
     """
     if is_connected:
-        core: Any = import_module("pyspark.sql.connect.client.core")
-        if not isinstance(core.convert_exception, _ConnectCauseRaiser):
-            core.convert_exception = _ConnectCauseRaiser(core.convert_exception)
-    elif not isinstance(java_gateway.get_return_value, _CauseRaiser):
-        java_gateway.get_return_value = _CauseRaiser(java_gateway.get_return_value)
+        CONNECT_ERROR.apply(_raising_connect_causes)
+    else:
+        JAVA_ANSWER.apply(_raising_causes)
 
 
-@dataclass(frozen=True, slots=True)
-class _CauseRaiser:
-    """Stands for ``py4j.java_gateway.get_return_value``."""
-
-    get_return_value: Callable[..., Any]
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        end_listings_at_interrupts()  # a notebook sets its own handler anew for each cell
+def _raising_causes(get_return_value: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(*arguments: Any, **named: Any) -> Any:
+        end_listings_at_interrupts()
         try:
-            return self.get_return_value(*arguments, **named)
+            return get_return_value(*arguments, **named)
         except Py4JJavaError as error:
             messages: list[str] = []
             exception = error.java_exception
@@ -258,19 +250,17 @@ class _CauseRaiser:
                 raise
         raise QueryExecutionException(cause)
 
+    return answer
 
-@dataclass(frozen=True, slots=True)
-class _ConnectCauseRaiser:
-    """Stands for ``convert_exception`` of PySpark's Connect client, which is told of an exception and those beneath it."""
 
-    convert_exception: Callable[..., Exception]
-
-    def __call__(self, info: Any, message: str, response: Any, *more: Any) -> Exception:
+def _raising_connect_causes(convert_exception: Callable[..., Exception]) -> Callable[..., Exception]:
+    def convert(info: Any, message: str, response: Any, *more: Any) -> Exception:
+        """Of an exception with its message, and the server's answer with those beneath it."""
         messages = [message] if response is None else [error.message for error in response.errors]
         cause = _error_in(messages)
-        return (
-            self.convert_exception(info, message, response, *more) if cause is None else QueryExecutionException(cause)
-        )
+        return convert_exception(info, message, response, *more) if cause is None else QueryExecutionException(cause)
+
+    return convert
 
 
 def client_options(gateway: Gateway) -> dict[str, str]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from delta_sharing_spark.access.flight.connection import FlightCatalog
+    from delta_sharing_spark.predicates.tree import Expression
 
 #: How Spark reads a table, see ``Scan.to_spark``.
 ENGINES = ("auto", "native", "python")
@@ -292,15 +293,18 @@ class Load:
             self._resolved = opener, resolved
         return self._resolved
 
-    def narrows(self, earlier: Self) -> Self:
-        """This load, over the table as an earlier one found it; what it has found itself is given up.
+    def narrows(self, earlier: Self, condition: Expression | None = None) -> Self:
+        """A copy of this load, over the table as an earlier one resolved it.
 
         It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
         is that of the earlier one, whatever thread asks and whatever the session's is by now.
+
+        Args:
+            condition: What its rows fulfil besides ``where``, of the table's columns.
         """
         opener, scan = earlier.opened()
-        self._resolved = opener, resolved_anew(scan, self._parse(scan.options.time_zone))
-        return self
+        anew = resolved_anew(scan, self._parse(scan.options.time_zone), condition)
+        return replace(self, _resolved=(opener, anew))
 
     @property
     def schema(self) -> Struct:

@@ -29,6 +29,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     LONG,
     SHORT,
     STRING,
+    TIMES,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
@@ -40,7 +41,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     unscaled,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, malformed, parse_date, parse_timestamp, plus_months
-from delta_sharing_spark.predicates.tree import Literal, Value, date_text
+from delta_sharing_spark.predicates.tree import MAX_DAYS, MIN_DAYS, Literal, Value, date_text
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 #: Longer numbers are refused: no type has so many digits, and Python's conversions of long ones are bounded.
@@ -122,6 +123,22 @@ def fit(value: int, kind: DataType) -> int:
     if not -(1 << BITS[kind] - 1) <= value < 1 << BITS[kind] - 1:
         raise PredicateError(f"{value} is out of the range of {spark_name(kind)}")
     return value
+
+
+def typed(value: Value, kind: DataType) -> Literal:
+    """A literal of a value as a tree holds it.
+
+    Args:
+        value: Days of a DATE, microseconds of the other times.
+
+    Raises:
+        PredicateError: A date or moment outside the years 1 to 9999.
+    """
+    if kind in TIMES and isinstance(value, int):
+        days = value if kind == DATE else value // DAY
+        if not MIN_DAYS <= days <= MAX_DAYS:
+            raise PredicateError("a moment outside the years 1 to 9999")
+    return CastLiteral(value, kind)
 
 
 def cast(literal: Literal, target: DataType, zone: Zone) -> Literal:

@@ -193,8 +193,7 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     data = with_metadata(shown.columns, lambda key: key != FIELD_ID)
     frame = _rows(index_relation(spark, index, gateway, data, options, note), shown)
     if shown.predicate is not None:
-        condition = tree.sql_of(shown.predicate, tree.quote_bytes)
-        frame = frame.where(F.expr(f"({condition}) AND TRUE"))  # Spark takes no NULL alone
+        frame = frame.where(tree.sql_of(shown.predicate, tree.quote_bytes))
     _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
     return _output(frame, shown)
 

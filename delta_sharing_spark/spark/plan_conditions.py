@@ -16,7 +16,7 @@ from delta_sharing_spark.predicates import scalar_types as types
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.coercion import Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import Operand, call, compare, condition, like, membership
-from delta_sharing_spark.predicates.literals import cast
+from delta_sharing_spark.predicates.literals import cast, typed
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import DAY, Zone
 from delta_sharing_spark.schema.markup import plain_sql
@@ -182,7 +182,7 @@ class _Reader:
             column, bound = map(self._operand, node.children)
             if isinstance(column, tree.Column) and isinstance(bound, tree.Literal) and isinstance(bound.value, int):
                 earlier = bound.value - (1 if bound.type == types.DATE else DAY)
-                return compare(COMPARISONS[node.kind], column, _typed(earlier, bound.type), self._zone)
+                return compare(COMPARISONS[node.kind], column, typed(earlier, bound.type), self._zone)
         raise PredicateError("it may follow the clock, and is no lower bound of a column")
 
     def _condition(self, node: Node) -> tree.Expression:
@@ -236,7 +236,7 @@ class _Reader:
         if values.contains(None):
             texts.remove("null")  # of two, the other is a string
             nulls.append(tree.Literal(None, types.VOID))
-        return nulls + [_typed(int(text), kind) if kind in types.TIMES else _cast(text, kind) for text in texts]
+        return nulls + [typed(int(text), kind) if kind in types.TIMES else _cast(text, kind) for text in texts]
 
 
 def _literal(node: Node) -> tree.Literal:
@@ -247,18 +247,12 @@ def _literal(node: Node) -> tree.Literal:
         return tree.Literal(None, types.VOID)
     kind = _scalar_type(node.fields.get("dataType"))
     if kind in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
-        return _typed(int(node.java().value()), kind)
-    return _typed(bytes(node.java().value()), kind) if kind == types.BINARY else _cast(str(value), kind)
+        return typed(int(node.java().value()), kind)
+    return typed(bytes(node.java().value()), kind) if kind == types.BINARY else _cast(str(value), kind)
 
 
 def _cast(text: str, kind: DataType) -> tree.Literal:
     return types.CastLiteral(cast(tree.Literal(text, types.STRING), kind, Zone()).value, kind)
-
-
-def _typed(value: int | bytes, kind: DataType) -> tree.Literal:
-    if isinstance(value, int) and not tree.MIN_DAYS <= (value if kind == types.DATE else value // DAY) <= tree.MAX_DAYS:
-        raise PredicateError("a moment outside the years 1 to 9999")
-    return types.CastLiteral(value, kind)
 
 
 def _scalar_type(name: Any) -> DataType:

@@ -41,9 +41,10 @@ from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
 from delta_sharing_spark.schema.instants import EPOCH
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
 from delta_sharing_spark.storage.secrets import StorageSettings
 
 if TYPE_CHECKING:

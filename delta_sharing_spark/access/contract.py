@@ -24,14 +24,15 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, Access, FileTask
-from delta_sharing_spark.schema.features import TYPE_CHANGES, check_protocol, check_type_changes, mapping_mode
+from delta_sharing_spark.schema.features import TYPE_CHANGES, check_type_changes
+from delta_sharing_spark.schema.table_records import Metadata
+from delta_sharing_spark.schema.table_records import Protocol as DeltaProtocol
 from delta_sharing_spark.schema.types import (
     Field,
     FieldsByName,
     Primitive,
     Struct,
     inner_fields,
-    parse_schema,
     without_mapping,
 )
 from delta_sharing_spark.sharing import wire_records
@@ -39,7 +40,6 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog import actions
     from delta_sharing_spark.deltalog.add_batch import AddBatch
     from delta_sharing_spark.predicates.file_skipping import PartitionKey
 
@@ -63,23 +63,21 @@ class TableShape:
     may_have_vectors: bool = False
 
 
-def shape_of(
-    protocol: wire_records.Protocol | actions.Protocol, metadata: wire_records.Metadata | actions.Metadata, table: str
-) -> TableShape:
+def shape_of(protocol: DeltaProtocol, metadata: Metadata, table: str) -> TableShape:
     """The shape of a table as the sharing server or its log describes it; the protocol passes the gate first.
 
     Raises:
         UnsupportedFeatureError: A reader feature or a type that this reader does not know, by its name.
         ResponseError: A schema that is malformed.
     """
-    check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
-    schema = parse_schema(metadata.schema_string, table)
+    protocol.check(table)
+    schema = metadata.schema(table)
     if TYPE_CHANGES in metadata.schema_string:
         check_type_changes(schema, table=table)
-    mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
+    mapping = metadata.mapping(protocol, table)
     if mapping == "none":
         schema = without_mapping(schema)
-    vectors = "deletionVectors" in (protocol.reader_features or ())
+    vectors = "deletionVectors" in protocol.reader_features
     return TableShape(metadata.id, schema, metadata.partition_columns, mapping, vectors)
 
 

@@ -46,12 +46,13 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, all_of, referenced_columns
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
 
 #: With both modes on offer, tables of more files than this are read by directory.
 MANY_FILES = 1000
@@ -267,7 +268,7 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
         table = parse_table_name(options.path)
         if (identity := identity_of(options)) is not None and identity != profile.identity:
             raise OptionError(f"{identity} is asked for at one scan; give the options of an identity to SharingClient")
-    settings = transport_of(options)
+    settings = transport_of(options, table)
     head, decision = _head_and_mode(SharingRest(profile, settings), table, options)
     return NegotiatedTable(options, profile, settings, table, head, decision)
 

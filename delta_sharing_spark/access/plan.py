@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.access.contract import (
     FileListing,
     FilePruner,
@@ -116,9 +117,17 @@ def plan(
         unhelpful=pruner.non_pruning_conjuncts(),
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
+    count_files(spec.table, report.listed, report.skipped)
     rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None
     rows = rows if rows is None or limit is None else min(rows, limit)
     return ScanPlan(spec, chosen, listing.access, splits, report, rows)
+
+
+def count_files(table: str, listed: int, skipped: Mapping[str, int]) -> None:
+    """Count the files of a listing for metrics."""
+    metrics.count(metrics.FILES_LISTED, listed, table=table)
+    for rule, files in skipped.items():
+        metrics.count(metrics.FILES_SKIPPED, files, table=table, rule=rule)
 
 
 def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[OpenTable, FilePruner, FileListing]:

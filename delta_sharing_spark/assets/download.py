@@ -21,7 +21,7 @@ from pathlib import Path
 from delta_sharing_spark.display import counting
 from delta_sharing_spark.errors import AddressError, ConfigError, CorruptFileError, FileError
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.own_files import followed, hidden_name, is_of_user, open_own, publish
 from delta_sharing_spark.storage.place import Place
@@ -273,7 +273,7 @@ def _fetch(arriving: list[ArrivingFile], count: Callable[[int], object] | None) 
 
     results: list[Future[None]] = []
     try:
-        with CallingThreads(AT_ONCE) as threads:
+        with DaemonPool(AT_ONCE) as threads:
             for file in arriving:
                 results += [threads.submit(partial(fetch, file, number)) for number in range(len(file.pieces))]
             for result in results:

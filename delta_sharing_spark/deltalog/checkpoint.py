@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from delta_sharing_spark.deltalog.actions import (
     PARSED_BYTES,
-    Metadata,
-    Protocol,
     find_actions,
     metadata_from,
     parse_file_actions,
@@ -30,12 +28,13 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError, out_of_memory
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
-from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import TAIL, Pace
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
+from delta_sharing_spark.parquet.footer import TAIL, Footer, read_footer
+from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.storage.ranges import MemorySource, Range
 
 _BATCH_ROWS = 1 << 13
@@ -218,7 +217,7 @@ class Checkpoint:
         waiting, held, decoded = deque(parts), 0, 0
         opening: deque[tuple[str, Future[list[RowGroup]]]] = deque()
         fetching: deque[tuple[str, RowGroup]] = deque()
-        with CallingThreads(_READERS) as threads:
+        with DaemonPool(_READERS) as threads:
             try:
                 while True:
                     while waiting and len(opening) < _READERS:
@@ -259,7 +258,7 @@ class Checkpoint:
                 raise ValueError(f"it has {source.size} bytes, the checkpoint says {part.size}")
             if (footer := self._footers.get(path)) is None:
                 if not isinstance(source, MemorySource):
-                    source = self._large[path] = BufferedRanges(source, OwnThread(), self._pace)
+                    source = self._large[path] = BufferedRanges(source, InlineExecutor(), self._pace)
                     source.add([Range(max(0, source.size - TAIL), source.size)])
                 footer = self._footers[path] = read_footer(source, self._table)
             if not (names := columns(path, footer)):

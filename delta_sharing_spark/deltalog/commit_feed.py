@@ -27,7 +27,7 @@ from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri
 from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask, rows_in_stats
 
@@ -86,7 +86,7 @@ def load_commits(
     head = head or head_at(store, start, table)
     times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
     paths = [in_log(commit_name(version)) for version in versions]
-    with CallingThreads(READERS) as threads:
+    with DaemonPool(READERS) as threads:
         for version, data in zip(versions, read_all(threads, partial(_read, store, table), paths), strict=True):
             commit = _Commit(store, version, data, head, table)
             if commit.protocol is not None:

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
-from delta_sharing_spark.deltalog.actions import (
-    PARSED_BYTES,
-    Metadata,
-    Protocol,
-    find_actions,
-    metadata_from,
-    protocol_from,
-    split_lines,
-)
+from delta_sharing_spark.deltalog.actions import PARSED_BYTES, find_actions, metadata_from, protocol_from, split_lines
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.checksum import Checksum, read_checksum
@@ -30,11 +22,12 @@ from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import forget_frames
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema import features
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
@@ -283,7 +276,7 @@ def _load(
     store: LogStore, segment: Segment, table: str, gate: bool, has_files: bool
 ) -> tuple[Head, Checkpoint | None, CommitTail | None, Checksum | None]:
     """The small actions, the checkpoint and, with ``has_files``, the files of the commits, which are fetched beside the checkpoint."""
-    with CallingThreads(READERS + 1) as threads:
+    with DaemonPool(READERS + 1) as threads:
         stated = threads.submit(partial(read_checksum, store, segment)) if segment.checksums else None
         contents = _contents(threads, store, segment, table)
         checkpoint, state = None, _State(None, table)
@@ -329,7 +322,7 @@ def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, b
         yield group
 
 
-def _contents(threads: CallingThreads, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:
+def _contents(threads: DaemonPool, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:
     def read(path: str) -> bytes:
         try:
             return store.read(path)

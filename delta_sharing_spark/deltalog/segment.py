@@ -30,7 +30,7 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, in_parallel, result_of
 from delta_sharing_spark.storage.answers import action_of, reason_of
 from delta_sharing_spark.storage.locations import StoredObject
 
@@ -73,7 +73,7 @@ class Segment:
 
 
 def read_all(
-    threads: CallingThreads, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
+    threads: DaemonPool, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
 ) -> Iterator[bytes]:
     """Read commits in their order, several at a time, never many bytes ahead of the caller.
 

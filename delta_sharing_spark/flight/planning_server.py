@@ -16,7 +16,7 @@ from delta_sharing_spark.flight.answers import ACTIONS, READ_ONLY, FlightAnswers
 from delta_sharing_spark.flight.callers import ANYONE, Tokens, certificate_identity
 from delta_sharing_spark.flight.connections import FlightConnections
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 
 _SERVICE = "/arrow.flight.protocol.FlightService/"
 #: Calls that are answered at one time; as many more wait, and those beyond are told RESOURCE_EXHAUSTED.
@@ -56,7 +56,7 @@ class PlanningServer:
         self._answers = answers
         self._locations = [flight.Location(uri) for uri in locations]
         self._tokens = Tokens(settings.tokens) if settings.tokens else None
-        self._threads = CallingThreads(_CALLS, "delta-sharing-flight-poll")
+        self._threads = DaemonPool(_CALLS, "delta-sharing-flight-poll")
         self._server = grpc.server(
             self._threads, options=_OPTIONS, maximum_concurrent_rpcs=_CALLS * 2, handlers=(_Methods(self._methods()),)
         )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
-from delta_sharing_spark.network.parallel_calls import CallingThreads, is_done_within
+from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
 from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.predicates.functions import compare, condition, membership, null_test
 from delta_sharing_spark.predicates.literals import typed
@@ -76,7 +76,7 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
         has_yielded = False
         none_yet = empty if columns is None else empty.select(columns)
         reader = rows_of(_narrowed(load, columns, predicate if rows is None else None))
-        with CallingThreads(1) as thread:
+        with DaemonPool(1) as thread:
             batches = fit_for_others(reader, str(load.table))
             while True:
                 coming = thread.submit(next, batches, None)

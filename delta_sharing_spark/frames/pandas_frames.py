@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConfigError, ConversionError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.schema.arrow import with_other_values
 
 #: Rows whose values are counted to see whether a column repeats them.
@@ -121,7 +121,7 @@ def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column], table: str)
     beside = [(i, column) for i, column in enumerate(columns) if column.cost < most]
     read = 0
     waiting: deque[Future[None]] = deque()
-    with CallingThreads(1) as thread:
+    with DaemonPool(1) as thread:
         for batch in rows:
             read += batch.num_rows
             if beside:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.scan.pace import Pace
 
 #: Requests under way at once, over all plans; and to storages that are far besides, which are mostly waited for.
@@ -90,9 +90,9 @@ class Budget:
         #: Bytes in memory: what was released here may still be sent to a reader.
         self._held = 0
         self._room = threading.Condition(threading.RLock())
-        self.fetchers = CallingThreads(CONNECTIONS, "delta-sharing-native-fetch")
-        self._far_fetchers = CallingThreads(FAR_CONNECTIONS, "delta-sharing-native-fetch")
-        self.openers = CallingThreads(CONNECTIONS // 2, "delta-sharing-native-open")
+        self.fetchers = DaemonPool(CONNECTIONS, "delta-sharing-native-fetch")
+        self._far_fetchers = DaemonPool(FAR_CONNECTIONS, "delta-sharing-native-fetch")
+        self.openers = DaemonPool(CONNECTIONS // 2, "delta-sharing-native-open")
         self._lock = threading.Lock()
         self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
         #: Bytes of chunks that were not all read, and when one of them last was.
@@ -102,7 +102,7 @@ class Budget:
         self._spent: dict[tuple[FootersHolder, int], int] = {}
         self._memory = self._memory_spent = self._disk = self._fetched = self._kept_bytes = 0
 
-    def fetchers_ahead(self, pace: Pace) -> CallingThreads:
+    def fetchers_ahead(self, pace: Pace) -> DaemonPool:
         """The threads that fetch small files ahead. A far storage has threads of its own, so that no file that a reader waits for queues behind them."""
         return self._far_fetchers if pace.is_far else self.fetchers
 

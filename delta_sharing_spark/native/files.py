@@ -14,21 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.decoding import Release
-from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FooterReader, Unread
 from delta_sharing_spark.native.joined_source import JoinedSource
-from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
 from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, rewrite_files
 from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.process_end import OpenOnes
+from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.decoding import Release
+from delta_sharing_spark.parquet.file_footer import Constants, DeletedRows, FooterReader, Unread
+from delta_sharing_spark.parquet.footer import read_footer
+from delta_sharing_spark.parquet.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
+from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.column_resolution import Context, mapping_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
-from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileTask, ReadSpec
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.split_reader import rows_of_delete_files
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
@@ -71,7 +71,7 @@ class NotedAccess(FileAccess):
     """Opens files by another access, and notes their sources, so that their reads can be broken off."""
 
     access: FileAccess
-    sources: OpenOnes[ByteSource]
+    sources: OpenResources[ByteSource]
 
     def open(self, task: FileTask) -> ByteSource:
         """See ``FileAccess.open``."""
@@ -242,7 +242,7 @@ def _opened(
     source, spec = access.open(task), shape.spec
     is_whole = pace.is_worth_whole(task.size, columns.part_of_files, SPARE)
     tail_bytes = task.size if is_whole else pace.tail_bytes(task.size)
-    paced = BufferedRanges(source, OwnThread(), pace)
+    paced = BufferedRanges(source, InlineExecutor(), pace)
     footer = read_footer(paced, spec.table, tail_bytes, checks_later=True)
     pace.learn_footer(footer.size)
     rows = footer.metadata.num_rows

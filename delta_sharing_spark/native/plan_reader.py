@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
-from delta_sharing_spark.native.file_footer import Unread
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.process_end import OpenOnes
+from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.file_footer import Unread
+from delta_sharing_spark.parquet.layout import Chunk
+from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
@@ -176,7 +176,7 @@ class ShownFiles:
         self._shown: dict[int, Future[ShownFile]] = {}
         #: The keys of files some of whose columns were rewritten, by the file and these columns.
         self._rewritten: dict[tuple[int, frozenset[Unread]], int] = {}
-        self._sources: OpenOnes[ByteSource] = OpenOnes()
+        self._sources: OpenResources[ByteSource] = OpenResources()
         self._ahead: set[int] = set()
         #: Files that were asked for in this pass of Spark's tasks over them.
         self._asked: set[int] = set()

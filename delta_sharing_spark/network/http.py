@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.cookiejar import DefaultCookiePolicy
-from typing import Any
+from typing import Any, ClassVar
 
 import requests
 import urllib3
@@ -32,13 +32,8 @@ UNSENDABLE = (
     requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
 )  # fmt: skip
 _LONGEST_NAME = 200
-#: How long the renewal of what still works may be repeated, and until it is tried again after it failed; seconds.
-_EARLY, _PAUSE = 5.0, 30.0
-
-
-def pause_after_early(left: float) -> float:
-    """Seconds until the next try to renew what still works for ``left`` seconds, after one failed."""
-    return min(_PAUSE, max(1.0, left / 2))
+#: Seconds of an early renewal, which asks for another value while one still works: for its retries, and at most without a byte.
+_EARLY_RETRIES, _EARLY_SILENCE = 5.0, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +52,12 @@ class NetworkSettings:
         client_certificate: Shown to the sharing server and its token endpoint, never to data hosts.
         caller_org: Free text for the User-Agent.
         engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
+        table: What the requests are for, for metrics; empty where it is no single table.
         sleep, clock: Functions that wait and tell the time; tests replace them so as not to wait.
     """
+
+    #: Who is asked, for metrics.
+    server: ClassVar[str] = "sharing"
 
     connect_timeout: float = 10.0
     read_timeout: float = 320.0
@@ -71,6 +70,7 @@ class NetworkSettings:
     client_certificate: ClientCertificate | None = None
     caller_org: str | None = None
     engine: str | None = None
+    table: str = field(default="", repr=False, compare=False)
     sleep: Callable[[float], None] = field(default=pause, repr=False, compare=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 
@@ -79,12 +79,18 @@ class NetworkSettings:
         """Seconds that one request may take, from its connection to the last byte of its answer."""
         return self.connect_timeout + max(self.read_timeout, self.retry_seconds)
 
-    def early(self, left: float) -> NetworkSettings:
-        """The same for renewing what still works for ``left`` seconds: an outage or a silent server is not waited for."""
-        silence = max(_EARLY, min(_PAUSE, left / 2))
+    def early(self, seconds: float | None) -> NetworkSettings:
+        """The settings of a request that renews what still works for some seconds: it waits out no outage and no silent server.
+
+        Args:
+            seconds: None where nothing works, so that the request is as patient as others.
+        """
+        if seconds is None:
+            return self
+        silence = max(_EARLY_RETRIES, min(_EARLY_SILENCE, seconds / 2))
         return replace(
             self,
-            retry_seconds=min(_EARLY, left, self.retry_seconds),
+            retry_seconds=min(_EARLY_RETRIES, seconds, self.retry_seconds),
             read_timeout=min(silence, self.read_timeout),
         )
 

@@ -37,7 +37,7 @@ def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
     """
     if len(calls) < 2:
         return [call() for call in calls]
-    with CallingThreads(_AT_ONCE) as threads:
+    with DaemonPool(_AT_ONCE) as threads:
         results = [threads.submit(call) for call in calls]
         return [result_of(result) for result in results]
 
@@ -66,11 +66,11 @@ def is_done_within(result: Future[Any], seconds: float = math.inf) -> bool:
 
 def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
     """Begin calls in up to ``at_once`` threads; returns their futures. A call whose future is cancelled before it begins is not made."""
-    threads = CallingThreads(at_once)
+    threads = DaemonPool(at_once)
     return [threads.submit(call) for call in calls]
 
 
-class CallingThreads(Executor):
+class DaemonPool(Executor):
     """Makes calls in up to ``at_once`` threads, as a pool of ``concurrent.futures`` does, whose threads are daemons.
 
     Python's own pools take no call once the main thread has ended, though other threads go on, and Python waits for their threads
@@ -136,7 +136,7 @@ class CallingThreads(Executor):
         self._calls.is_over = True
         self._calls.cancel()
 
-    def __enter__(self) -> CallingThreads:
+    def __enter__(self) -> DaemonPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -163,7 +163,7 @@ class _Calls:
         self.is_over = False
 
     def close(self) -> None:
-        """See ``CallingThreads.close``."""
+        """See ``DaemonPool.close``."""
         self.is_over = True
         self.canceller.break_off()
         self.cancel()

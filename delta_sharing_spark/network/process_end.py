@@ -29,7 +29,7 @@ _I = TypeVar("_I")
 _OVER: Any = object()
 
 
-class OpenOnes(Generic[_T]):
+class OpenResources(Generic[_T]):
     """Weak references to the open resources of one owner, to close them together. Safe to call from several threads."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class OpenOnes(Generic[_T]):
 
 
 #: Resources with threads of their own. They are closed at the end of the process.
-CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
+CLOSED_AT_EXIT: OpenResources[Closable] = OpenResources()
 #: Threads that ``start`` began; threads that are within ``awaiting``, by their ids.
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _awaiting: set[int] = set()

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import urllib3
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import url_or_none
@@ -99,6 +100,7 @@ def retry(
             if (pause := tries.pause_after(failure)) is None:
                 raise
             _log.info("%s: trying again in %.1f s: %s", what, pause, failure)
+            metrics.count(metrics.RETRIES, 1, table=settings.table, server=settings.server)
             tries.say(what, failure, pause)
         (sleep or settings.sleep)(pause)
 

@@ -16,7 +16,7 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, 
 _LEAST_WINDOW = 16 << 10
 
 
-class OwnThread(Executor):
+class InlineExecutor(Executor):
     """Calls in the thread that asks, as is cheapest where a storage answers before another thread has begun."""
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:

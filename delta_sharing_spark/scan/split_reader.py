@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import BrokenOffError, CorruptFileError, DeltaSharingError, out_of_memory
 from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenOnes, stay_at_end
+from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
+from delta_sharing_spark.parquet.footer import Footer, read_footer
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
-from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
@@ -44,7 +44,7 @@ from delta_sharing_spark.scan.plan import (
     RowAccess,
     Split,
 )
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import (
     RowGroup,
     plan_row_group,
@@ -188,7 +188,7 @@ def _broken_off() -> Iterator[None]:
         raise BrokenOffError(f"{error}; read it again") from None
 
 
-class RunningReaders(OpenOnes[Closable]):
+class RunningReaders(OpenResources[Closable]):
     """The readers of one consumer, to be closed when it goes away: their threads may wait for bytes.
 
     A generator cannot be closed while another thread runs it; its reader can.
@@ -235,7 +235,7 @@ class _SplitReader:
         #: Slices opened ahead of the one being decoded, at most, each by one request; of large ones others follow.
         self._most = MOST_CONNECTIONS if self._is_small else _OPENED_AHEAD
         connections = MOST_CONNECTIONS if self._is_small else CONNECTIONS
-        self._pool = CallingThreads(connections, "delta-sharing-fetch")
+        self._pool = DaemonPool(connections, "delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
@@ -244,7 +244,7 @@ class _SplitReader:
         self._in_flight = 0
         self._is_closed = self._is_due = False
         self._failure: Exception | None = None
-        self._sources: OpenOnes[ByteSource] = OpenOnes()
+        self._sources: OpenResources[ByteSource] = OpenResources()
         closed_with_consumer(self)
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -345,14 +345,14 @@ class _SplitReader:
                     begun += self._open_files(most, self._pool)
                     wait(begun, _GLIMPSE)
         at_once = pace.files_at_once(self._most) if self._is_small else self._most
-        return begun + self._open_files(at_once, OwnThread() if at_once == 1 else self._pool)
+        return begun + self._open_files(at_once, InlineExecutor() if at_once == 1 else self._pool)
 
     def _open_files(self, at_once: int, files: Executor) -> list[Future[_OpenSlice]]:
         begun = []
         spec, pace, places = self._spec, self._habits.pace, self._habits.places
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
         is_filtered = spec.predicate is not None or spec.limit is not None
-        ranges: Executor = OwnThread() if at_once < self._most else self._pool
+        ranges: Executor = InlineExecutor() if at_once < self._most else self._pool
         while self._following is not None and len(self._opening) < at_once:
             if at_once == 1 and self._fetching:
                 break  # else all files that the budget allows would be read before the first row
@@ -395,7 +395,7 @@ class _SplitReader:
         fetched = BufferedRanges(source, ranges, habits.pace)
         *others, last = guess.ranges
         fetched.add(others)
-        fetched.add([last], OwnThread())
+        fetched.add([last], InlineExecutor())
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
         julian = footer.julian(spec.time_zone)

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
 from delta_sharing_spark.network.http import json_object
-from delta_sharing_spark.network.parallel_calls import CallingThreads, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.response import FileBlocks, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import (
@@ -26,8 +27,6 @@ from delta_sharing_spark.sharing.wire_records import (
     MOST_EMPTY_PAGES,
     MOST_PAGES,
     FileRecord,
-    Metadata,
-    Protocol,
     TableSnapshotHead,
 )
 
@@ -362,7 +361,7 @@ class PagesAhead:
     is broken off when nothing holds this any more."""
 
     def __init__(self) -> None:
-        self._threads = CallingThreads(1)
+        self._threads = DaemonPool(1)
         weakref.finalize(self, self._threads.close).atexit = False
         self._begun: set[str] = set()
         self._coming: tuple[str, Future[HeldPage | None]] | None = None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import requests
 import urllib3
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import (
     ConfigError,
     DeltaSharingError,
@@ -218,6 +219,7 @@ def _exchange(
 ) -> requests.Response:
     """Send one request and read the head of its answer; ``is_redirected`` says that a redirect led to it."""
     what, host = purpose.what, url.host
+    metrics.count(metrics.REQUESTS, 1, table=settings.table, server=settings.server)
     timeout = (settings.connect_timeout, settings.read_timeout)
     guard = refusing_local_addresses() if is_redirected and not is_loopback(host) else nullcontext()
     try:

@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.native.decoding import release_of
+from delta_sharing_spark.parquet.decoding import release_of
 from delta_sharing_spark.schema.types import (
     DataType,
     Field,

@@ -27,7 +27,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network import retry
 from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.scan import split_reader
 from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
@@ -177,7 +177,7 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
     """The pool refuses it then; that is no error of the reader's."""
     submitted = []
 
-    class ClosingPool(CallingThreads):
+    class ClosingPool(DaemonPool):
         def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             submitted.append(arguments)
             if len(submitted) == file:
@@ -185,7 +185,7 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
             return super().submit(*arguments, **named)
 
     split = planned(server, maxSplitBytes="1g")
-    monkeypatch.setattr(split_reader, "CallingThreads", ClosingPool)
+    monkeypatch.setattr(split_reader, "DaemonPool", ClosingPool)
     reader = _SplitReader(split, split.access)
     with pytest.raises(ReadCancelled, match="broken off"):
         list(reader.batches())
@@ -199,7 +199,7 @@ def test_abandoned_and_collected_as_its_own_pool_begins_a_thread(
     """The collector may run in a thread of the reader that it ends, wherever that is: here as it submits its first file."""
     submitting, abandoned = threading.Event(), threading.Event()
 
-    class CollectingPool(CallingThreads):
+    class CollectingPool(DaemonPool):
         def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             if threading.current_thread().name == "delta-sharing-split-1":
                 submitting.set()
@@ -211,7 +211,7 @@ def test_abandoned_and_collected_as_its_own_pool_begins_a_thread(
                 until(lambda: (gc.collect(), gone() is None)[1])  # a collection under way elsewhere makes it do nothing
             super()._begin()
 
-    monkeypatch.setattr(split_reader, "CallingThreads", CollectingPool)
+    monkeypatch.setattr(split_reader, "DaemonPool", CollectingPool)
     first = planned(server, maxSplitBytes="1g")
     batches = read_splits([first, replace(first, index=1)], workers=2)
     next(batches)

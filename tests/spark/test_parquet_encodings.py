@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.native.decoding import release_of
+from delta_sharing_spark.parquet.decoding import release_of
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 

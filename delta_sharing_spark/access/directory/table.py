@@ -64,7 +64,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.network.parallel_calls import CallingThreads, is_done_within
+from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow_bridge import scalar
@@ -113,7 +113,7 @@ def open_directory(
         ServerError: The sharing server refuses to issue one.
     """
     profile, transport, table, head = negotiated.profile, negotiated.settings, negotiated.table, negotiated.head
-    settings = settings or storage_settings(negotiated.options)
+    settings = settings or storage_settings(negotiated.options, table)
     has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)
@@ -220,7 +220,7 @@ def _together(
     """A token per location, or an error once ``seconds`` are over."""
     deadline = time.monotonic() + seconds
     tokens = []
-    with CallingThreads(len(locations)) as threads:
+    with DaemonPool(len(locations)) as threads:
         begun = [threads.submit(connect, location) for location in locations]
         for location, token in zip(locations, begun, strict=True):
             if not is_done_within(token, deadline - time.monotonic()):

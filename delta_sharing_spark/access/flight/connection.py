@@ -23,10 +23,11 @@ from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.urls import UrlError, parse_url, url_or_none
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead
 from delta_sharing_spark.storage.text_files import decoded
 
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.

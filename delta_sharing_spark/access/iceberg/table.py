@@ -82,7 +82,7 @@ def open_iceberg(negotiated: NegotiatedTable) -> IcebergTable:
     issuer = CatalogIssuer(catalog, table)
     for token in tokens:
         TOKENS.put(issuer, token.location, token)
-    settings = vended_settings(storage_settings(options), loaded.credentials, catalog, str(table))
+    settings = vended_settings(storage_settings(options, table), loaded.credentials, catalog, str(table))
     canary = None if loaded.location is None else parse_location(loaded.location)
     driver = DirectoryAccess(str(table), tokens, issuer, settings, canary)
     return IcebergTable(negotiated, metadata, driver)

@@ -20,10 +20,11 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
 from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
 from delta_sharing_spark.schema.features import MAPPING_MODE
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_lines import FileBlock
-from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead, broken
+from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.file_skipping import PartitionKey

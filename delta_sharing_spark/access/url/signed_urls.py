@@ -14,8 +14,9 @@ from urllib.parse import unquote
 
 from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.network.http import parse_count
+from delta_sharing_spark.network.renewable import Term, due_before
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.schema.instants import due_before, parse_instant
+from delta_sharing_spark.schema.instants import parse_instant
 
 
 class FreshVector(NamedTuple):
@@ -117,15 +118,16 @@ def earliest(*ends: float | None) -> float | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def renew_at(end: float | None, since: float) -> float | None:
-    """When to renew a URL that was given out at ``since`` and ends at ``end``; None to wait for the storage's refusal.
+def url_term(url: str, end: float | None, since: float) -> Term[str]:
+    """A URL that was given out at ``since`` and ends at ``end``, in seconds since the epoch.
 
-    A URL that had ended when it was given out tells that clocks differ: only the storage's clock counts then.
+    A URL that had ended when it was given out tells that clocks differ. Only the storage's clock counts then, so that the URL
+    has no end here.
     """
     if end is None or end <= since:
-        return None
-    life = end - since
-    return due_before(end, since) - process_share(os.getpid()) * min(JITTER, JITTER_SHARE * life)
+        return Term(url)
+    jitter = process_share(os.getpid()) * min(JITTER, JITTER_SHARE * (end - since))
+    return Term(url, due_before(end, since) - jitter, end)
 
 
 @lru_cache(maxsize=1)

@@ -449,7 +449,7 @@ class UrlTable(OpenTable):
         return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
-        nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile), planned_at=time.time())
+        nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile, self._table), planned_at=time.time())
         return VersionListing((), nothing, self.stream_identity(scan))
 
     def _access(self, scan: ResolvedScan, response: QueryResponse, files: int) -> UrlAccess:
@@ -479,7 +479,7 @@ class UrlTable(OpenTable):
                 files=files,
                 partitions=tuple(f for f in scan.shape.schema.fields if f.name in partitions),
             )
-        settings = http_policy_of(negotiated.options, negotiated.profile)
+        settings = http_policy_of(negotiated.options, negotiated.profile, self._table)
         return UrlAccess(settings, renewal, response.received_at, ends / 1000 if ends else None)
 
 

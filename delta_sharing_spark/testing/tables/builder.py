@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.table_records import Protocol
 from delta_sharing_spark.schema.types import (
     COLUMN_MAPPING_ID,
     COLUMN_MAPPING_NAME,

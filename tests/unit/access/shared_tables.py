@@ -19,9 +19,10 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -21,7 +21,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
     RequestRefusedError,
 )
-from delta_sharing_spark.sharing.wire_records import Metadata
+from delta_sharing_spark.schema.table_records import Metadata
 from unit.access.shared_tables import falling_back
 
 LOCATION = "s3://bucket/table"

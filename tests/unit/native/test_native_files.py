@@ -26,16 +26,16 @@ import pytest
 from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
 from delta_sharing_spark.native.files import _all_at_once
-from delta_sharing_spark.native.layout import lay_out, lay_out_together
 from delta_sharing_spark.native.plan import COUNTED, NativePlan, StepAsideError
 from delta_sharing_spark.native.rewriting import FetchedFile
-from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.process_end import OpenOnes
-from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.file_footer import FooterReader, _usual_chunk
+from delta_sharing_spark.parquet.footer import Footer, read_footer
+from delta_sharing_spark.parquet.layout import lay_out, lay_out_together
+from delta_sharing_spark.parquet.schema_match import NotNativeError
+from delta_sharing_spark.parquet.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
@@ -127,7 +127,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def reasons(plan: NativePlan) -> list[str]:
     """Why files of a plan were rewritten."""
     with ThreadPoolExecutor(4) as pool:
-        shown = [plan.show(n, OpenOnes(), pool) for n in range(len(plan.files))]
+        shown = [plan.show(n, OpenResources(), pool) for n in range(len(plan.files))]
     return [file.reason for file in shown if file.reason is not None]
 
 
@@ -312,7 +312,7 @@ def test_a_chunk_of_the_usual_form_is_cut_as_any_other(monkeypatch: pytest.Monke
         schema = schema_from_arrow(footer.schema)
         read = []
         for pattern in (usual, re.compile(b"(?!)")):
-            monkeypatch.setattr("delta_sharing_spark.native.file_footer._usual_chunk", lambda pattern=pattern: pattern)
+            monkeypatch.setattr("delta_sharing_spark.parquet.file_footer._usual_chunk", lambda pattern=pattern: pattern)
             try:
                 read.append(FooterReader(schema, "none").read(footer, source.size, may_move=True).groups)
             except NotNativeError as error:

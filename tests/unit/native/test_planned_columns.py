@@ -17,7 +17,7 @@ from delta_sharing_spark.native import budget, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan_reader import LEAVES, Doubt, FilePass
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
-from delta_sharing_spark.network.process_end import OpenOnes
+from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
@@ -144,13 +144,13 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, path: Path, m
         server.reset_metrics()
         with ThreadPoolExecutor(1) as pool:
             for number in range(FILES):
-                native.show(number, OpenOnes(), pool)
+                native.show(number, OpenResources(), pool)
         fetched = [request.bytes for request in server.requests if request.kind == "data"]
         assert len(fetched) == requests
         assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])
         server.reset_metrics()
         with ThreadPoolExecutor(1) as pool:
-            plan_native(scan.resolved()).show(0, OpenOnes(), pool)
+            plan_native(scan.resolved()).show(0, OpenResources(), pool)
         assert [request.kind for request in server.requests].count("data") == 1, "the next load knows of them"
         pace._paces.clear()
         monkeypatch.setattr(plan, "_TAIL", 64)

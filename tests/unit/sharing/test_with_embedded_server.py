@@ -17,7 +17,7 @@ import pytest
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.sharing import query as pages_ahead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
@@ -138,8 +138,8 @@ def test_the_next_page_is_asked_for_while_one_is_parsed(
     expected, began = ask(rest, "vectors")[3], threading.Event()
     query = Query(max_files=1) if is_asked else Query()
     server.settings.page_size, requests = 1, 3
-    submit = CallingThreads.submit
-    monkeypatch.setattr(CallingThreads, "submit", lambda *asked: began.set() or submit(*asked))
+    submit = DaemonPool.submit
+    monkeypatch.setattr(DaemonPool, "submit", lambda *asked: began.set() or submit(*asked))
 
     class Sink(list[FileBlock]):
         def append(self, block: FileBlock) -> None:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.native.decoding import OLDEST, Release, undecoded
-from delta_sharing_spark.native.schema_match import (
+from delta_sharing_spark.parquet.decoding import OLDEST, Release, undecoded
+from delta_sharing_spark.parquet.footer import Footer
+from delta_sharing_spark.parquet.schema_match import (
     BYTE_ARRAY,
     DOUBLE,
     FIXED,
@@ -30,8 +31,7 @@ from delta_sharing_spark.native.schema_match import (
     match_columns,
     schema_tree,
 )
-from delta_sharing_spark.scan.footer import Footer
-from delta_sharing_spark.scan.thrift import (
+from delta_sharing_spark.parquet.thrift import (
     BINARY,
     BOOL_FALSE,
     BOOL_TRUE,
@@ -52,7 +52,7 @@ from delta_sharing_spark.scan.thrift import (
     write_number,
     write_text,
 )
-from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
+from delta_sharing_spark.parquet.thrift import Struct as ThriftStruct
 from delta_sharing_spark.schema.parquet_writers import bounds_byte_arrays, counts_nulls
 from delta_sharing_spark.schema.types import Struct
 

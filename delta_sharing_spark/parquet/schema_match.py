@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
+from delta_sharing_spark.parquet.thrift import Struct as ThriftStruct
 from delta_sharing_spark.schema.types import (
     Array,
     DataType,

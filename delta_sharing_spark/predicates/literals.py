@@ -222,8 +222,8 @@ def rounded(exact: Fraction, target: Decimal) -> decimal.Decimal:
     scaled = abs(exact) * 10**target.scale
     whole = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)  # half up, away from zero
     if whole >= 10**target.precision:
-        shown = f"{to_double(exact):g}" if abs(exact) < 10**300 else "the number"
-        raise PredicateError(f"{shown} cannot be represented as {spark_name(target)}")
+        text = f"{to_double(exact):g}" if abs(exact) < 10**300 else "the number"
+        raise PredicateError(f"{text} cannot be represented as {spark_name(target)}")
     return from_unscaled(-whole if exact < 0 else whole, target.scale)
 
 

@@ -88,8 +88,8 @@ class Zone:
             wall = self.to_local(micros) + days * DAY
             before = self.to_local(micros) - micros
             later = self.to_utc(wall)
-            kept = wall - before  # the offset stays as it is where the wall clock allows
-            micros = kept if self.to_local(kept) == wall else later
+            steady = wall - before  # the offset stays as it is where the wall clock allows
+            micros = steady if self.to_local(steady) == wall else later
         return micros + rest
 
     def _ahead(self) -> int | None:

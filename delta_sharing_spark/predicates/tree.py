@@ -1,8 +1,8 @@
 """Defines the tree of a ``where``: frozen, picklable nodes, bound to columns and normalised to the columns' own types.
 
 The parser (``sql.py``) resolves every implicit cast while it binds: ``long_column > 1.5`` becomes ``long_column > 1``,
-``float_column = 0.1`` becomes a test that no row passes. What is left compares a column with a value of exactly its
-own type, or two columns of one type, so that evaluating, hinting and skipping need no rule of type coercion.
+``float_column = 0.1`` becomes a test that no row passes. What is left compares a column with a value of exactly its own type, or two
+columns of one type. So evaluating, hinting and skipping need no rule of type coercion.
 """
 
 from __future__ import annotations

@@ -161,13 +161,13 @@ def make_reader(
     return DeltaSharingReader(parsed, scan, schema)
 
 
-def _push_filters(kept: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
+def _push_filters(pushed: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
     """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off."""
     from delta_sharing_spark.spark.patches import look_like_own
 
     def push(filters: list[Any]) -> Iterable[Any]:
         """Keep the filters, and return all of them as not applied."""
-        kept.extend(filters)
+        pushed.extend(filters)
         return filters
 
     return look_like_own(push)

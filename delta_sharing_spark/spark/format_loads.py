@@ -1,12 +1,12 @@
 """Registers the format ``deltaSharing`` with sessions, and stands in for the methods of PySpark that load it.
 
-In a process that called ``register``, a function stands for ``load`` of PySpark's four readers (batch and stream, classic and
-Connect), and changes loads of registered formats alone. It adds what the session's settings mean (:mod:`session_settings`),
-of which Spark tells the Python data source nothing. Where the session asks for another engine, a batch load is a DataFrame
-of the native lane where that fits; on a Connect server that is another process, actions on it read what they need
-(:mod:`connect_loads`). The engine is a setting of the session, so that sessions which Spark clones from it (``foreachBatch``)
-have it too. Another function stands for ``SparkSession.sql``: Spark itself takes ``FROM format.`path` `` of its own file
-formats alone.
+In a process that called ``register``, a function stands for ``load`` of PySpark's four readers (batch and stream, classic
+and Connect), and changes loads of registered formats alone. It adds what the session's settings mean
+(:mod:`session_settings`), of which Spark tells the Python data source nothing. Where the session asks for another engine, a
+batch load is a DataFrame of the native lane where that fits. On a Connect server that is another process, actions on it
+read what they need (:mod:`connect_loads`). The engine is a setting of the session, so that sessions which Spark clones from
+it (``foreachBatch``) have it too. Another function stands for ``SparkSession.sql``: Spark itself takes ``FROM format.`path`
+`` of its own file formats alone.
 """
 
 from __future__ import annotations
@@ -155,11 +155,11 @@ def _loading(load: _Load, *, is_stream: bool) -> _Load:
         self.options(**options)
         if is_stream or not any(_asking.values()) or not (path is None or isinstance(path, str)):
             return by_python(self, path)
-        spark, source, given = _given(self, is_stream=False)
+        spark, source, own_options = _state_of(self, is_stream=False)
         engine = spark.conf.get(_setting(source), None) if any(source in names for names in _asking.values()) else None
         if engine in (None, "python"):
             return by_python(self, path)
-        frame = _lane_frame(self, spark, engine, path, given)
+        frame = _lane_frame(self, spark, engine, path, own_options)
         if frame is None:
             frame = by_python(self, path)
             if is_connect(spark) and not reach_of(spark).is_possible:
@@ -171,7 +171,7 @@ def _loading(load: _Load, *, is_stream: bool) -> _Load:
     return loading
 
 
-def _given(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
+def _state_of(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
     """The session of a reader, its format in lower case, and the options it was given; no format where Spark shows no stream's."""
     if not hasattr(reader, "_jreader"):
         return reader._client, str(reader._format).lower(), dict(reader._options)
@@ -194,13 +194,13 @@ def _given(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
 @short_traceback
 def _tell(reader: Any, path: Any, is_stream: bool) -> Any:
     """Give a reader of a registered format what its session knows; returns the path that is left to load."""
-    spark, source, given = _given(reader, is_stream=is_stream)
+    spark, source, own_options = _state_of(reader, is_stream=is_stream)
     if source not in _formats:
         return path
     if not is_stream:
-        warn_of_stream_options(given)
-    reader.options(**session_options(spark, given, is_stream=is_stream))
-    address = path if isinstance(path, str) else next((v for k, v in given.items() if k.lower() == "path"), "")
+        warn_of_stream_options(own_options)
+    reader.options(**session_options(spark, own_options, is_stream=is_stream))
+    address = path if isinstance(path, str) else next((v for k, v in own_options.items() if k.lower() == "path"), "")
     profile = address.rpartition("#")[0]
     if not only_spark_reads(profile):
         return path
@@ -214,8 +214,8 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
     """A load by the native lane; None where it is to be PySpark's own."""
     schema = None
     if not is_connect(spark):
-        given = reader._jreader.userSpecifiedSchema()
-        schema = str(given.get().json()) if given.isDefined() else None
+        user_schema = reader._jreader.userSpecifiedSchema()
+        schema = str(user_schema.get().json()) if user_schema.isDefined() else None
     elif reader._schema or not reach_of(spark).is_possible:
         return None
     if path is not None and options.setdefault("path", path) != path:

@@ -343,9 +343,9 @@ class Load:
         names = column_names(columns[0] if len(columns) == 1 and not isinstance(columns[0], str) else columns)
         before = self._parsed().columns
         if before is not None:
-            kept = {name.lower() for name in before}
+            names_before = {name.lower() for name in before}
             for column in map(unquoted, names):
-                if not {column.lower(), column.lower().partition(".")[0]} & kept:
+                if not {column.lower(), column.lower().partition(".")[0]} & names_before:
                     raise OptionError(
                         f"this scan has no column {column!r}, it was left out before: {', '.join(before)}"
                     )
@@ -383,6 +383,10 @@ class Load:
             OptionError: ``rows`` is not a number of rows.
         """
         return self._with("limit", option_text(rows))
+
+    def described(self) -> str:
+        """The table, and as of when it is read if its options say that."""
+        return str(self.table) + "".join(f", {name} {value}" for name, value in self.options.items())
 
     @property
     def has_columns(self) -> bool:

@@ -67,12 +67,12 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
     ) -> Generator[pl.DataFrame, None, None]:
-        def kept(frame: pl.DataFrame) -> pl.DataFrame:
+        def of_query(frame: pl.DataFrame) -> pl.DataFrame:
             frame = frame if predicate is None else frame.filter(predicate)
             return frame if columns is None else frame.select(columns)
 
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
-        left = rows
+        remaining = rows
         has_yielded = False
         none_yet = empty if columns is None else empty.select(columns)
         reader = rows_of(_narrowed(load, columns, predicate if rows is None else None))
@@ -86,15 +86,15 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
                 if batch is None:
                     break
                 frame: pl.DataFrame = polars.from_arrow(batch)
-                if left is not None:
-                    frame = frame.head(left)
-                    left -= frame.height
-                yield kept(frame)
+                if remaining is not None:
+                    frame = frame.head(remaining)
+                    remaining -= frame.height
+                yield of_query(frame)
                 has_yielded = True
-                if left == 0:
+                if remaining == 0:
                     break
         if not has_yielded:
-            yield kept(empty)
+            yield of_query(empty)
 
     frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked)), schema=empty.schema)
     return frame

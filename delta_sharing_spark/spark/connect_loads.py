@@ -21,9 +21,8 @@ from pyspark.sql.connect.plan import DataSource, HtmlString, LogicalPlan, ShowSt
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Struct, parse_schema
-from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.narrowed_loads import TableNeed, described, filled
-from delta_sharing_spark.spark.narrowed_loads import narrowing as narrowing_options
+from delta_sharing_spark.spark.connect_plans import MarkerRelations, TableNeed, described, filled, first_line
+from delta_sharing_spark.spark.connect_plans import narrowing as narrowing_options
 from delta_sharing_spark.spark.patches import FETCHES, WRITTEN_PLAN
 
 if TYPE_CHECKING:
@@ -92,8 +91,10 @@ class SharedLoad(DataSource):
         options = dict(self._options or {})
         if need.columns is None or (need.columns == table and need.where is None):
             return None
-        kept = {name: value for name, value in options.items() if name.lower() != "where"}
-        load = DataSource(self._format, options={**kept, **narrowing_options(options, table, need)}, paths=self._paths)
+        others = {name: value for name, value in options.items() if name.lower() != "where"}
+        load = DataSource(
+            self._format, options={**others, **narrowing_options(options, table, need)}, paths=self._paths
+        )
         frame: Any = filled(DataFrame(load, spark), table, need.columns)
         return frame._plan
 
@@ -165,7 +166,7 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
     try:
         # Asked for at each action, for a table's columns may change: what drops duplicates depends on all that there are.
         tables = [parse_schema(DataFrame(load, spark).schema.json()) for load in loads]
-        relations = WordRelations(spark)
+        relations = MarkerRelations(spark)
         stand_ins = [relations.add(table) for table in tables]
 
         def over(frame_of: Callable[[int], Any]) -> Any:
@@ -181,7 +182,7 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
                 _log.warning("an action's narrowed plan has other columns than its own; its tables are read whole")
                 return {}
     except (PySparkException, DeltaSharingError) as error:
-        _log.info("the needs of an action are not known (%s); its tables are read whole", str(error).partition("\n")[0])
+        _log.info("the needs of an action are not known (%s); its tables are read whole", first_line(error))
         return {}
     for load, need in zip(loads, needs, strict=True):
         if load in replaced and need.columns is not None:

@@ -33,7 +33,6 @@ from delta_sharing_spark.schema.types import (
     Primitive,
     Struct,
     backquoted,
-    with_metadata,
 )
 from delta_sharing_spark.spark.file_index import (
     end_listings_at_interrupts,
@@ -43,10 +42,10 @@ from delta_sharing_spark.spark.file_index import (
     why_no_index,
 )
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
-from delta_sharing_spark.spark.narrowed_loads import FIELD_ID, reshaped
 from delta_sharing_spark.spark.patches import CONNECT_ERROR, JAVA_ANSWER
 from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 from delta_sharing_spark.spark.spark_types import as_spark_has
+from delta_sharing_spark.spark.table_frames import FIELD_ID, reshaped
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
@@ -186,16 +185,20 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
 
     gateway, index = _served(reach, opened_by)
     index.begin()
-    shown = index.shown
-    has_floats = any(name in str(shown.columns) for name in ("float", "double"))
+    load_columns = index.shown
+    has_floats = any(name in str(load_columns.columns) for name in ("float", "double"))
     options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {}), **client_options(gateway)}
-    # Without field ids, by which Spark would find columns in sessions so configured.
-    data = with_metadata(shown.columns, lambda key: key != FIELD_ID)
-    frame = _rows(index_relation(spark, index, gateway, data, options, note), shown)
-    if shown.predicate is not None:
-        frame = frame.where(tree.sql_of(shown.predicate, tree.quote_bytes))
-    _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
-    return _output(frame, shown)
+    relation = index_relation(spark, index, gateway, options, note)
+    _log.info("table %s: native lane, files are asked for by each query (%s)", load_columns.table, reach.reason)
+    return loaded(relation, load_columns)
+
+
+def loaded(relation: DataFrame, load_columns: LoadColumns) -> DataFrame:
+    """The columns and rows of a load, of the relation of its index."""
+    frame = _rows(relation, load_columns)
+    if load_columns.predicate is not None:
+        frame = frame.where(tree.sql_of(load_columns.predicate, tree.quote_bytes))
+    return _output(frame, load_columns)
 
 
 def why_not_in(spark: SparkSession, load: ResolvedScan) -> str | None:
@@ -269,27 +272,29 @@ def client_options(gateway: Gateway) -> dict[str, str]:
     return {**_CLIENT_OPTIONS, **_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
 
 
-def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
+def _rows(frame: DataFrame, load_columns: LoadColumns) -> DataFrame:
     """The table's rows with all columns that the load needs: deleted rows left out, voids filled in."""
-    full, has_deletion_column = shown.spec.full_schema, needs_deletion_column(shown)
+    full, has_deletion_column = load_columns.spec.full_schema, needs_deletion_column(load_columns)
     if has_deletion_column:
-        frame = frame.where(F.col(backquoted(shown.deletion_column)).isNull())
+        frame = frame.where(F.col(backquoted(load_columns.deletion_column)).isNull())
     if frame.columns == list(full.names):
         # Each column that is named costs calls into the JVM.
         return frame
-    if frame.columns == [*full.names, shown.deletion_column]:
-        return frame.drop(shown.deletion_column)
+    if frame.columns == [*full.names, load_columns.deletion_column]:
+        return frame.drop(load_columns.deletion_column)
     readable = Struct(tuple(field for field in full.fields if field.type != Primitive("void")))
     return frame.select(*reshaped(readable, full))
 
 
-def _output(frame: DataFrame, shown: LoadColumns) -> DataFrame:
+def _output(frame: DataFrame, load_columns: LoadColumns) -> DataFrame:
     """The columns of the load, with their metadata."""
-    loaded = {field.name: field.type for field in shown.spec.full_schema.fields}
-    output = {field.name: field.type for field in shown.output.fields}
-    if list(loaded.items()) == list(output.items()) and not any(FIELD_ID in f.metadata for f in shown.output.fields):
+    loaded = {field.name: field.type for field in load_columns.spec.full_schema.fields}
+    output = {field.name: field.type for field in load_columns.output.fields}
+    if list(loaded.items()) == list(output.items()) and not any(
+        FIELD_ID in f.metadata for f in load_columns.output.fields
+    ):
         return frame
-    return frame.select(*reshaped(shown.spec.full_schema, shown.output))
+    return frame.select(*reshaped(load_columns.spec.full_schema, load_columns.output))
 
 
 def end_of(spark: SparkSession) -> Callable[[], bool]:

@@ -1,59 +1,16 @@
-"""Narrows loads by the Python data source to the columns and rows that a query needs."""
+"""Gives data frames the columns of a table: those in which they lack some, or have structs of other fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from pyspark.sql import Column, DataFrame, functions
 
-from delta_sharing_spark.access.load import Load, cheapest_column, narrowed
+from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.errors import UnreadableColumnError
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, unreadable_in
 from delta_sharing_spark.spark.spark_types import spark_struct
 
 FIELD_ID = "parquet.field.id"
-
-
-@dataclass(frozen=True, slots=True)
-class TableNeed:
-    """The columns and rows that a query needs of one table.
-
-    Attributes:
-        columns: The columns, structs narrowed to their fields; None for all.
-        where: A condition in the language of ``where`` that every needed row fulfils; None if there is none.
-        left: Conditions that are left to Spark, with the reasons.
-        reason: Why it is not less, or another remark for ``explain``.
-    """
-
-    columns: Struct | None = None
-    where: str | None = None
-    left: tuple[str, ...] = ()
-    reason: str | None = None
-
-
-def narrowing(options: Mapping[str, str], table: Struct, need: TableNeed) -> dict[str, str]:
-    """The options by which a table is loaded with what a query needs of it; none where that is all.
-
-    Args:
-        options: Those of all its loads.
-    """
-    if need.columns is None:
-        return {}
-    paths = column_paths(table, need.columns)
-    if not paths and table.fields:  # its rows are counted
-        paths = [quoted_column(str(cheapest_column(table)))]
-    where = sent_condition(options, need)
-    return {"columns": ",".join(paths), **({} if where is None else {"where": where})}
-
-
-def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:
-    """The condition that a table is loaded with: that of all its loads, and the query's."""
-    given = {name.lower(): value for name, value in options.items()}
-    if need.where is None or "limit" in given:  # a limit counts the rows that pass a condition
-        return given.get("where")
-    return narrowed(given, {"where": need.where})["where"]
 
 
 def column_paths(table: Struct, needed: Struct) -> list[str]:
@@ -68,11 +25,6 @@ def column_paths(table: Struct, needed: Struct) -> list[str]:
     return paths
 
 
-def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
-    """The table's columns, with NULLs in those that are not needed."""
-    return frame if needed == table else frame.select(*reshaped(needed, table))
-
-
 def reshaped(have: Struct, want: Struct, above: str = "", refusal: str = "") -> list[Column]:
     """The columns ``want`` of a frame whose columns are ``have``: NULL for what it lacks, and structs of other fields built anew.
 
@@ -82,14 +34,14 @@ def reshaped(have: Struct, want: Struct, above: str = "", refusal: str = "") -> 
     """
     columns = []
     for field, typed in zip(want.fields, spark_struct(want).fields, strict=True):
-        known, name = have.find(field.name), above + backquoted(field.name)
+        own, name = have.find(field.name), above + backquoted(field.name)
         column = functions.col(name)
-        if known is None and any(unreadable_in(field.type)):
+        if own is None and any(unreadable_in(field.type)):
             column = functions.raise_error(f"column {name} {refusal}").cast(typed.dataType)
-        elif known is None:
+        elif own is None:
             column = functions.lit(None).cast(typed.dataType)
-        elif isinstance(known.type, Struct) and isinstance(field.type, Struct) and known.type != field.type:
-            inner = reshaped(known.type, field.type, f"{name}.", refusal)
+        elif isinstance(own.type, Struct) and isinstance(field.type, Struct) and own.type != field.type:
+            inner = reshaped(own.type, field.type, f"{name}.", refusal)
             column = functions.when(column.isNotNull(), functions.struct(*inner))
         elif FIELD_ID not in field.metadata:  # a frame read of Parquet has its columns' metadata but for this
             columns.append(column)
@@ -121,8 +73,3 @@ def completed(frame: DataFrame, load: Load) -> DataFrame:
         return frame
     refusal = f"of {load.table} has a type that this reader does not read; name the other columns in the query"
     return frame.select(*reshaped(load.schema, table, refusal=refusal))
-
-
-def described(frame: DataFrame) -> list[tuple[str, str]]:
-    """The columns of a frame, by name and type."""
-    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]

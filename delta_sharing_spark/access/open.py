@@ -22,17 +22,9 @@ from delta_sharing_spark.access.asking import (
     transport_of,
     words_of,
 )
-from delta_sharing_spark.access.contract import (
-    AsOf,
-    Decision,
-    Mode,
-    NegotiatedTable,
-    OpenTable,
-    ResolvedScan,
-    TableState,
-    last_version,
-    with_change_columns,
-)
+from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
+from delta_sharing_spark.access.resolved_scan import Decision, Mode, NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import with_change_columns
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,

@@ -7,16 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from delta_sharing_spark import metrics
-from delta_sharing_spark.access.contract import (
-    FileListing,
-    FilePruner,
-    OpenTable,
-    ResolvedScan,
-    SplitAccess,
-    check_readable,
-)
+from delta_sharing_spark.access.contract import FileListing, OpenTable, SplitAccess
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_shape import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys

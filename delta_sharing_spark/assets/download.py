@@ -25,8 +25,8 @@ from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.own_files import followed, hidden_name, is_of_user, open_own, publish
 from delta_sharing_spark.storage.place import Place
+from delta_sharing_spark.storage.range_reader import FileVersion
 from delta_sharing_spark.storage.ranges import Range, cut
-from delta_sharing_spark.storage.transfer import FileVersion
 
 #: Bytes of a piece, which is held in memory while it arrives.
 PIECE = 8 << 20

@@ -22,9 +22,9 @@ from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.network.connection_failures import forget_frames
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.retry import forget_frames
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.table_records import Metadata, Protocol

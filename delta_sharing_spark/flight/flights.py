@@ -10,18 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import (
-    FilePruner,
-    OpenTable,
-    ResolvedScan,
-    SplitAccess,
-    TableShape,
-    last_version,
-)
+from delta_sharing_spark.access.contract import OpenTable, SplitAccess, last_version
 from delta_sharing_spark.access.load import first_version_from
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.access.planned_files import FileList, PlannedFiles
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
 from delta_sharing_spark.flight.commands import FIELDS, Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket

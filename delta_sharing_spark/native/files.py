@@ -19,7 +19,8 @@ from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, r
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.parquet.decoding import Release
-from delta_sharing_spark.parquet.file_footer import Constants, DeletedRows, FooterReader, Unread
+from delta_sharing_spark.parquet.file_columns import Unread
+from delta_sharing_spark.parquet.file_footer import Constants, DeletedRows, FooterReader
 from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.parquet.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
 from delta_sharing_spark.parquet.schema_match import NotNativeError

@@ -13,10 +13,11 @@ from dataclasses import asdict, replace
 from typing import Protocol
 
 from delta_sharing_spark.access.cached_access import table_namespace
-from delta_sharing_spark.access.contract import NotPinnedError, ResolvedScan
+from delta_sharing_spark.access.contract import NotPinnedError
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import VersionError
 from delta_sharing_spark.native.plan import (
     COUNTED,

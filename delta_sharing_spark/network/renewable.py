@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _V = TypeVar("_V")
 
-#: Seconds between two tries to renew what still works, at most and at least; in between it is half of what is left.
+#: The longest and the shortest pause between two tries to renew what still works, in seconds; else it is half of the time left.
 _LONGEST_PAUSE, _SHORTEST_PAUSE = 30.0, 1.0
 
 
@@ -46,8 +46,8 @@ class Renewable(Generic[_T]):
     """The newest value of its kind in this process, such as a token, a credential or a list of URLs.
 
     One thread at a time asks for another. While no value works, the other threads wait, and share its failure: an outage is
-    waited out once, not by each of them in turn. While one works, nobody waits. A failure to renew it is then logged, and it
-    is used to its end; the next try comes after half a minute, or after half of the time that is left.
+    waited out once, not by each of them in turn. While one works, nobody waits. If it cannot be renewed, that is logged, and it
+    is used to its end. The next try comes after half a minute, or when half of the remaining time is over.
 
     Args:
         name: How the log names the value.

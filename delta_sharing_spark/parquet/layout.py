@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from delta_sharing_spark.parquet.file_footer import FileColumns, FileFooter, Leaf, leaves_of
+from delta_sharing_spark.parquet.file_columns import FileColumns, Leaf, leaves_of
+from delta_sharing_spark.parquet.file_footer import FileFooter
 from delta_sharing_spark.parquet.own_columns import Described, OwnColumns
 from delta_sharing_spark.parquet.schema_match import BOOLEAN, INT96, OPTIONAL, Element
 from delta_sharing_spark.parquet.thrift import (

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.parquet.file_footer import DeletedRows, Leaf
+from delta_sharing_spark.parquet.file_columns import Leaf
+from delta_sharing_spark.parquet.file_footer import DeletedRows
 from delta_sharing_spark.parquet.schema_match import BOOLEAN, BYTE_ARRAY
 from delta_sharing_spark.parquet.thrift import (
     BINARY,

@@ -89,10 +89,10 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     expires = profile.expires if profile.carried and profile.type == "bearer_token" else None
     if expires is not None and expires <= datetime.now(timezone.utc):
         raise CredentialError(carried_end(profile, f"ended at {expires:%Y-%m-%dT%H:%M:%SZ}"))
-    return _stated(profile) or f"Bearer {_current_token(profile, settings, refused=refused).value}"
+    return _own_header(profile) or f"Bearer {_current_token(profile, settings, refused=refused).value}"
 
 
-def _stated(profile: Profile) -> str | None:
+def _own_header(profile: Profile) -> str | None:
     """The header that a profile itself states; None where its token is asked for."""
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
@@ -100,11 +100,11 @@ def _stated(profile: Profile) -> str | None:
     return f"Bearer {profile.bearer_token}" if profile.type == "bearer_token" else None
 
 
-def known_secrets(profile: Profile) -> tuple[str, ...]:
+def secrets_of(profile: Profile) -> tuple[str, ...]:
     """What a server may echo of a profile, as this process knows it: an error asks for no other token."""
     renewable = _tokens.get(_issued_to(profile))
     token = None if renewable is None else renewable.value
-    return secrets_in(_stated(profile) or (None if token is None else f"Bearer {token.value}"))
+    return secrets_in(_own_header(profile) or (None if token is None else f"Bearer {token.value}"))
 
 
 def carried_end(profile: Profile, end: str) -> str:
@@ -202,7 +202,7 @@ def _issued_token(profile: Profile, settings: NetworkSettings) -> tuple[str, flo
         signed = "" if profile.private_key is None else " (and this machine's clock, which the key's signature tells)"
         advice = f"check tokenEndpoint and the client's id, secret or key in the profile{signed}, or ask the provider for a new one"
         purpose = RequestPurpose("the OAuth token", "token endpoint", refused=advice)
-        endpoint, named = profile.token_endpoint, "tokenEndpoint"
+        endpoint, field_name = profile.token_endpoint, "tokenEndpoint"
         ways: list[_Way] = [partial(_signed, profile)]
         if profile.type == "oauth_client_credentials":
             ways = [partial(way, profile) for way in (_by_basic, _by_post)]
@@ -214,10 +214,10 @@ def _issued_token(profile: Profile, settings: NetworkSettings) -> tuple[str, flo
             return value, inf if life is None else life
         advice = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
         purpose = RequestPurpose("the token exchange", "exchange's endpoint", refused=advice)
-        endpoint, named = identity.exchange.endpoint, "tokenExchangeEndpoint"
+        endpoint, field_name = identity.exchange.endpoint, "tokenExchangeEndpoint"
         ways = [partial(_exchange_form, identity.exchange, value)]
     assert endpoint is not None
-    check_endpoint(endpoint, named)
+    check_endpoint(endpoint, field_name)
 
     def ask(way: _Way) -> tuple[str, float]:
         form, header = way()
@@ -265,8 +265,8 @@ def _exchange_form(exchange: TokenExchange, subject: str) -> tuple[dict[str, str
     """The request of a token exchange (RFC 8693, section 2.1)."""
     kind = "access_token" if jwt_claims(subject) is None else "jwt"
     form = {"grant_type": _EXCHANGE_GRANT, "subject_token": subject, "subject_token_type": _TOKEN_TYPE + kind}
-    named = {"audience": exchange.audience, "scope": exchange.scope, "client_id": exchange.client_id}
-    return form | {name: value for name, value in named.items() if value is not None}, None
+    optional = {"audience": exchange.audience, "scope": exchange.scope, "client_id": exchange.client_id}
+    return form | {name: value for name, value in optional.items() if value is not None}, None
 
 
 def _form(profile: Profile, **fields: str | None) -> dict[str, str]:
@@ -332,8 +332,8 @@ def _assertion(profile: Profile) -> str:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
         raise ConfigError(f"a profile with a private key needs the package 'PyJWT'; {install_line('jwt')}") from None
-    stated = profile.private_key
-    assert stated is not None
+    key_of_profile = profile.private_key
+    assert key_of_profile is not None
     now = int(time.time())
     claims: dict[str, Any] = {
         "aud": profile.issuer, "iss": profile.client_id, "sub": profile.client_id, "iat": now,
@@ -342,15 +342,15 @@ def _assertion(profile: Profile) -> str:
     if profile.scope:
         claims["scope"] = profile.scope
     try:
-        key: Any = load_pem_private_key(stated.pem.encode("utf-8"), password=None)
+        key: Any = load_pem_private_key(key_of_profile.pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
-            f"the private key {stated.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
+            f"the private key {key_of_profile.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
             f"privateKeyFile"
         ) from None
-    if stated.algorithm in _SIGNING_ALGORITHMS:
+    if key_of_profile.algorithm in _SIGNING_ALGORITHMS:
         with suppress(jwt.InvalidKeyError, TypeError):
-            return jwt.encode(claims, key, algorithm=stated.algorithm, headers={"kid": stated.key_id})
+            return jwt.encode(claims, key, algorithm=key_of_profile.algorithm, headers={"kid": key_of_profile.key_id})
     raise ProfileError(
-        f"the algorithm {stated.algorithm!r} does not fit the private key {stated.private_key_file}; check the profile"
+        f"the algorithm {key_of_profile.algorithm!r} does not fit the private key {key_of_profile.private_key_file}; check the profile"
     )

@@ -29,7 +29,7 @@ from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
-from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, known_secrets
+from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, secrets_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import (
     FALLBACKS,
@@ -506,7 +506,7 @@ class SharingRest:
         try:
             yield
         except ServerError as error:
-            error.args = (without_secrets(str(error), known_secrets(self.profile)),)
+            error.args = (without_secrets(str(error), secrets_of(self.profile)),)
             raise
 
     def _expiry(self) -> str:

@@ -35,6 +35,7 @@ from delta_sharing_spark.network.bodies import (
     read_body,
     read_start,
 )
+from delta_sharing_spark.network.connection_failures import connection_reason, final_reason, proxy_reason
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
     Deadline,
@@ -44,14 +45,7 @@ from delta_sharing_spark.network.connections import (
 from delta_sharing_spark.network.hosts import is_loopback, is_private, redirect_refusal
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_session
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.retry import (
-    RetryableError,
-    connection_reason,
-    final_reason,
-    proxy_reason,
-    retry,
-    retry_after,
-)
+from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
 from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.redaction import without_secrets

@@ -18,9 +18,9 @@ from pyspark.errors import QueryExecutionException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.encrypted_channel import why_no_certificate
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError

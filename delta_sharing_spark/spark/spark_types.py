@@ -32,7 +32,7 @@ from delta_sharing_spark.schema.types import (
 )
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.contract import ResolvedScan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
 
 _log = logging.getLogger(__name__)
 _BINARY = Primitive("binary")

@@ -6,7 +6,7 @@ import base64
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +149,7 @@ class GatewayConnection:
         answer = self._act(RENEW, wrap(expired.serialize()))
         return _endpoint(flight.FlightEndpoint.deserialize(answer), self.address.uri)
 
-    def stream(self, ticket: str, skip: int, canceller: Canceller) -> Iterator[pa.RecordBatch]:
+    def stream(self, ticket: str, skip: int, canceller: Canceller) -> Generator[pa.RecordBatch, None, None]:
         """The batches of an endpoint behind the first ``skip`` rows: a ticket gives the same rows in the same order each time.
 
         Raises:

@@ -7,18 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from delta_sharing_spark.access.contract import (
-    FilePruner,
-    OpenTable,
-    ResolvedScan,
-    SplitAccess,
-    StreamIdentity,
-    VersionFiles,
-    VersionListing,
-)
+from delta_sharing_spark.access.contract import OpenTable, SplitAccess, StreamIdentity, VersionFiles, VersionListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import count_files, spec_of, splits_of
 from delta_sharing_spark.access.planned_files import FileList
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, TableError, VersionError
 from delta_sharing_spark.network.hosts import is_on_loopback

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
+from delta_sharing_spark.access.contract import VersionFiles
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.table_shape import TableShape, shape_of
 from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from delta_sharing_spark.access.url.file_columns import FileColumns
@@ -17,21 +16,6 @@ from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.network.renewable import Term, due_before
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.instants import parse_instant
-
-
-class FreshVector(NamedTuple):
-    """A deletion vector as an answer names it; ``url`` is empty for an inline one."""
-
-    unique_id: str
-    offset: int | None
-    size: int
-    cardinality: int
-    url: str
-
-    def is_of(self, vector: DeletionVector, *, by_name: bool) -> bool:
-        """Whether this is the planned vector. Its name holds a version in some answers and none in others."""
-        shape = (self.offset, self.size, self.cardinality) == (vector.offset, vector.size, vector.cardinality)
-        return shape and (self.unique_id == vector.unique_id or not by_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +26,22 @@ class FreshFile:
     size: int
     url: str = field(repr=False)
     ends: float | None
-    vectors: tuple[FreshVector, ...] = field(repr=False)
+    vectors: tuple[DeletionVector, ...] = field(repr=False)
 
-    def vector(self, planned: DeletionVector) -> FreshVector | None:
-        """The planned vector, by its name; or the only one there is, if it has the planned one's shape."""
-        for vector in self.vectors:
-            if vector.is_of(planned, by_name=True):
-                return vector
-        if len(self.vectors) == 1 and self.vectors[0].is_of(planned, by_name=False):
-            return self.vectors[0]
-        return None
+    def vector(self, planned: DeletionVector) -> DeletionVector | None:
+        """The planned vector, by its name; or the only one there is: some answers' names hold a version, and others' do not."""
+        shape = (planned.offset, planned.size, planned.cardinality)
+        alike = [vector for vector in self.vectors if (vector.offset, vector.size, vector.cardinality) == shape]
+        by_name = [vector for vector in alike if vector.unique_id == planned.unique_id]
+        matches = by_name or (alike if len(self.vectors) == 1 else [])
+        return matches[0] if matches else None
 
     def url_of(self, planned: DeletionVector | None) -> str | None:
         """The URL of the planned vector, or of the file itself; None where the answer has none."""
-        vector = None if planned is None else self.vector(planned)
-        return self.url if planned is None else vector.url or None if vector else None
+        if planned is None:
+            return self.url
+        vector = self.vector(planned)
+        return None if vector is None or vector.storage == "i" else vector.path or None
 
 
 def fresh_file(pages: Iterable[FileColumns], file_id: str) -> FreshFile | None:
@@ -65,11 +50,7 @@ def fresh_file(pages: Iterable[FileColumns], file_id: str) -> FreshFile | None:
     if not rows:
         return None
     last = rows[-1]
-    vectors = tuple(
-        FreshVector(v.unique_id, v.offset, v.size, v.cardinality, "" if v.storage == "i" else v.path)
-        for row in rows
-        if (v := row.vector) is not None
-    )
+    vectors = tuple(row.vector for row in rows if row.vector is not None)
     return FreshFile(file_id, last.size, last.url, None if not last.expires else last.expires / 1000, vectors)
 
 

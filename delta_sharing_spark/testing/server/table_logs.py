@@ -24,8 +24,9 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.storage import local_files
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.locations import StoredObject, parse_location
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 

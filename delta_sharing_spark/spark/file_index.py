@@ -30,8 +30,8 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import ScanListing
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from delta_sharing_spark.access.asking import iso, transport_of
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.row_limit import has_limit, smaller
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
@@ -196,7 +197,8 @@ def narrowed(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
 
             joined[name] = both_conditions(earlier, value)
         elif name.lower() == "limit":
-            joined[name] = min(earlier, value, key=lambda rows: count(name, rows, timezone.utc))
+            rows = smaller(*(count(name, text, timezone.utc) for text in (earlier, value)))
+            joined[name] = option_text(rows)
     return joined
 
 
@@ -368,7 +370,7 @@ class Load:
         """
         if not isinstance(condition, str):
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
-        if "limit" in map(str.lower, self.options):
+        if has_limit(self.options):
             raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
         return self._with("where", condition)
 

@@ -128,6 +128,7 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         """Query the server, or replay the log, and balance the files into splits."""
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
+        from delta_sharing_spark.access.row_limit import smaller
 
         with table_named(self._options.path):
             scan = self._scan or resolve(self._options)
@@ -138,8 +139,8 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         if self._filters:
             scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
         elif self._limit is not None:
-            limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
-            scan = replace(scan, options=replace(scan.options, limit=min(limits)))
+            limit = smaller(self._limit, scan.options.limit)
+            scan = replace(scan, options=replace(scan.options, limit=limit))
         return SplitPartition.of(plan(scan, required).splits)
 
 

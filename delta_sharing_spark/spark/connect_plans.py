@@ -28,6 +28,7 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 from pyspark.sql.types import DataType as SparkType
 
 from delta_sharing_spark.access.load import Load, cheapest_column, narrowed
+from delta_sharing_spark.access.row_limit import has_limit
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.predicates import tree
@@ -122,7 +123,7 @@ def narrowing(options: Mapping[str, str], table: Struct, need: TableNeed) -> dic
 def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:
     """The text of the condition that a table is loaded with: that of all its loads, and the query's."""
     own = {name.lower(): value for name, value in options.items()}
-    if need.where is None or "limit" in own:  # a limit counts the rows that pass a condition
+    if need.where is None or has_limit(own):
         return own.get("where")
     return narrowed(own, {"where": str(need.where)})["where"]
 

@@ -515,7 +515,8 @@ def parts(condition: str) -> list[str]:
 PROVED = [
     ("SELECT o.id FROM @.orders o JOIN @.customers c ON o.cust = c.cust WHERE o.day >= DATE'2024-01-10' AND upper(o.note) = 'RED' AND c.city IN ('Rome', 'Oslo') AND o.price < 50",
      [["`day` >= DATE '2024-01-10'", "`price` < 50.0D", "`cust` IS NOT NULL"], ["`city` IN ('Rome', 'Oslo')", "`cust` IS NOT NULL"]]),
-    ("SELECT id FROM @.orders WHERE note = 'it\\'s' AND at > TIMESTAMP'2024-01-01 05:00:00'", [["`at` > TIMESTAMP '2024-01-01 05:00:00Z'"]]),
+    ("SELECT id FROM @.orders WHERE note = 'it\\'s' AND at > TIMESTAMP'2024-01-01 05:00:00'", [["`at` > TIMESTAMP '2024-01-01 05:00:00Z'", "`note` = 'it\\'s'"]]),
+    ("SELECT id FROM @.orders WHERE note IN ('a\\\\b', 'red')", [["`note` IN ('a\\\\b', 'red')"]]),
     ("SELECT a.id FROM (SELECT * FROM @.orders ORDER BY id LIMIT 59) a LEFT JOIN @.customers c ON c.cust > 3 AND a.cust = c.cust WHERE a.id > 50", [["none"], ["`cust` > 3L"]]),
     ("SELECT id FROM @.orders WHERE note = 'x) AND (id = 3' OR id > 58", [["none"]]),
     ("SELECT info.tag FROM @.customers WHERE info.tag LIKE 'a%' AND info.id > 0 AND day(current_date()) > 0", [["none"]]),

@@ -90,6 +90,8 @@ def query_needs(
     Raises:
         pyspark.errors.AnalysisException: Spark does not understand the query.
     """
+    if not loads:
+        return [], []
     relations = MarkerRelations(spark)
     try:
         stand_ins = [completed(relations.add(load.schema), load) for load in loads]

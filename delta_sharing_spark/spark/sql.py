@@ -131,8 +131,10 @@ def explain(
         references, over = _of_text(client, spark, asked, args)
     else:
         references, over, whole = _of_build(client, spark, asked)
-    if whole is not None:
+    if whole is not None and is_connect(spark):
         return f"every table is loaded whole: {whole}"
+    if whole is not None:
+        return f"what it asks is known when it runs: {whole}; client.last_scans() tells it then"
     if not references:
         return "no shared table"
     if is_connect(spark):
@@ -145,8 +147,9 @@ def explain(
     else:
         # Spark's error, if it does not understand the query.
         over([completed(spark.createDataFrame([], spark_struct(r.schema)), r) for r in references].__getitem__)
-        need = TableNeed(reason="the Python source reads what the options of the load say")
-        tables = [_explained(client, load, need) for load in references]
+        reason = "the Python source reads what the options of the load say"
+        needs = [TableNeed(load.schema if load.has_columns else None, reason=reason) for load in references]
+        tables = [_explained(client, load, need) for load, need in zip(references, needs, strict=True)]
     return "\n".join([explain_engine(spark, references, engine), *(line for table in tables for line in table)])
 
 
@@ -180,8 +183,6 @@ def _whole(spark: SparkSession, references: Sequence[Load]) -> Callable[[int], D
 
 def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load], over: Query) -> DataFrame:
     """On Connect, the query over loads of what it needs, or over whole tables if its columns would change otherwise."""
-    if not references:
-        return over(_whole(spark, references))
     needs, columns = query_needs(spark, references, over)
     frames: dict[object, DataFrame] = {}
 
@@ -236,8 +237,8 @@ def require_query(spark: SparkSession, text: str) -> None:
         if not is_connect(spark):
             with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
                 _parse(spark, text)  # its own error, if it is no statement at all
-        first_line = str(refused).strip().partition("\n")[0]
-        raise PredicateError(f"Spark does not read this as a query ({first_line}); {_ADVICE}", position=0) from refused
+        why = first_line(refused)
+        raise PredicateError(f"Spark does not read this as a query ({why}); {_ADVICE}", position=0) from refused
     except AnalysisException:
         if not is_connect(spark):  # which analyses too: the query itself tells that error
             raise

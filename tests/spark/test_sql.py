@@ -223,6 +223,8 @@ def test_the_python_source_reads_what_the_options_of_its_loads_say(
         "  where    none",
     ]
     narrow = client.with_options({**client.options, "where": "id < 20", "columns": "id"})
+    said = narrow.explain_sql("SELECT count(*) FROM market.shop.orders", spark, engine="python").splitlines()
+    assert said[2:4] == ["  columns  id", "  where    id < 20"]
     server.reset_metrics()
     assert narrow.sql(spark, "SELECT count(*) FROM market.shop.orders", engine="python").first()[0] == 20
     assert len({r.path.partition("?")[0] for r in server.requests if r.kind == "data"}) == 1

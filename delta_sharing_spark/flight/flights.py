@@ -296,7 +296,7 @@ class Flights:
                 return None
             return Term((planned, same), ends_at=same.issued + _FRESH_SHARE * (same.expires - same.issued))
 
-        def made(planned: PlannedFlight) -> Term[tuple[PlannedFlight, Ticket]]:
+        def accept(planned: PlannedFlight) -> Term[tuple[PlannedFlight, Ticket]]:
             term = usable(planned)
             if term is None:
                 raise FileGoneError(
@@ -307,7 +307,7 @@ class Flights:
 
         plans = self._plans.get_or_make(ticket.flight, lambda: Renewable(f"the plan of flight {ticket.flight}"))
         planned, renewed = plans.get(
-            usable, lambda _: self._planner.plan(ticket.command, ticket.identity, ticket.flight), made
+            usable, lambda _: self._planner.plan(ticket.command, ticket.identity, ticket.flight), accept
         ).value
         if renewed.expires <= ticket.expires:
             # The share was asked, and its answer still held the credentials that this process had.

@@ -45,7 +45,7 @@ from delta_sharing_spark.network.connections import (
     refusing_local_addresses,
 )
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, data_session
-from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
+from delta_sharing_spark.network.pooled_connections import Answer, PooledAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.network.urls import Url
 from delta_sharing_spark.network.waits import say_waiting
@@ -197,7 +197,7 @@ class Transfer:
         """
         asked, before = self.missing, self.arrived
         skip = asked_from = self._version.accept(asked, response.status_code, response.headers)
-        fill = response.read_into if isinstance(response, KeptAnswer) else partial(_read_into, response)
+        fill = response.read_into if isinstance(response, PooledAnswer) else partial(_read_into, response)
         while skip or self.missing.length:
             room = memoryview(bytearray(min(skip, _CHUNK))) if skip else self._room[self.arrived :]
             if not (count := fill(room)):
@@ -424,7 +424,7 @@ class HttpWay(ABC):
             try:
                 with canceller.watching(), self._sent(request, is_decoded=is_decoded) as answer:
                     canceller.check()
-                    if not isinstance(answer, KeptAnswer) and answer.status_code not in (200, 206):
+                    if not isinstance(answer, PooledAnswer) and answer.status_code not in (200, 206):
                         self._refuse(request, answer)
                     received = receive(answer)
                     canceller.check()
@@ -456,7 +456,7 @@ class HttpWay(ABC):
             try:
                 yield answer
             finally:
-                arrived = answer.received if isinstance(answer, KeptAnswer) else answer.raw.tell()
+                arrived = answer.received if isinstance(answer, PooledAnswer) else answer.raw.tell()
                 metrics.count(metrics.BYTES, arrived, table=settings.table)
 
     def _refuse(self, request: Request, answer: requests.Response) -> NoReturn:

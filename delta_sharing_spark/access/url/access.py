@@ -328,7 +328,7 @@ class _Lease:
                     return url
             return None if is_refused else stale
 
-        def made(answer: _Answer) -> Term[str]:
+        def accept(answer: _Answer) -> Term[str]:
             file = fresh_file(answer.pages, task.id)
             if file is None:
                 raise _gone(context, task)
@@ -344,7 +344,7 @@ class _Lease:
             return _ask(patient, load, (*self.access.files, task))
 
         try:
-            self.current = load.answers.get(usable, ask, made, context.settings)
+            self.current = load.answers.get(usable, ask, accept, context.settings)
         except (ServerError, NetworkError, CredentialError) as error:
             why = f"was refused ({reason})" if is_refused else "has ended"
             error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)

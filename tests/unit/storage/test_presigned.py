@@ -25,7 +25,7 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
-from delta_sharing_spark.network import kept_connections
+from delta_sharing_spark.network import pooled_connections
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage import answers
@@ -360,7 +360,7 @@ def test_a_network_that_goes_away_under_a_kept_connection_is_tried_again(
     server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """As the kernel tells of a lost route, which no server can show: no ConnectionError."""
-    begin, failed = kept_connections._HTTPAnswer.begin, list[str]()
+    begin, failed = pooled_connections._HTTPAnswer.begin, list[str]()
 
     def fails(*_: object) -> Any:
         failed.append(at)
@@ -376,7 +376,7 @@ def test_a_network_that_goes_away_under_a_kept_connection_is_tried_again(
 
     one = source(server, clock)
     one.read(0, 10)
-    monkeypatch.setattr(kept_connections._HTTPAnswer, "begin", begun)
+    monkeypatch.setattr(pooled_connections._HTTPAnswer, "begin", begun)
     assert one.read(5, 10) == DATA[5:15]
     assert failed == [at]
     failed.clear()

@@ -40,7 +40,7 @@ from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Struct
 from delta_sharing_spark.spark.spark_types import spark_struct
-from delta_sharing_spark.spark.table_frames import column_paths, completed, reshaped
+from delta_sharing_spark.spark.table_frames import completed, reshaped
 
 _PHYSICAL = "== Physical Plan =="
 #: The longest lists that Spark writes in full by default have 25 items; then it says how many more there are.
@@ -115,11 +115,11 @@ def narrowing(options: Mapping[str, str], table: Struct, need: TableNeed) -> dic
     """
     if need.columns is None:
         return {}
-    paths = column_paths(table, need.columns)
-    if not paths and table.fields:  # its rows are counted
-        paths = [quoted_column(str(cheapest_column(table)))]
+    names: Sequence[str] = need.columns.names
+    if not names and table.fields:  # its rows are counted
+        names = [str(cheapest_column(table))]
     where = sent_condition(options, need)
-    return {"columns": ",".join(paths), **({} if where is None else {"where": where})}
+    return {"columns": ",".join(map(quoted_column, names)), **({} if where is None else {"where": where})}
 
 
 def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:

@@ -25,7 +25,7 @@ from delta_sharing_spark.spark.file_index import planning_relation, scan_questio
 from delta_sharing_spark.spark.native import loaded
 from delta_sharing_spark.spark.plan_conditions import elements
 from delta_sharing_spark.spark.spark_types import as_spark_has
-from delta_sharing_spark.spark.table_frames import column_paths, completed
+from delta_sharing_spark.spark.table_frames import completed
 
 _SCAN = "FileSourceScanExec"
 #: Filters that join values give while a query runs.
@@ -96,11 +96,23 @@ class _Table:
 
     def _columns(self, scan: Any) -> str:
         """The columns that a scan reads of files, narrowed structs by their fields, and those of partitions."""
-        data, read = (parse_schema(java.json()) for java in (scan.relation().dataSchema(), scan.requiredSchema()))
-        own = Struct(tuple(field for field in read.fields if field.name != self._load_columns.deletion_column))
+        read, table = parse_schema(scan.requiredSchema().json()), self._load_columns.columns
+        own = Struct(tuple(field for field in read.fields if table.find(field.name) is not None))
         output = {str(attribute.name()) for attribute in elements(scan.output())}
         partitions = [field.name for field in self._load_columns.partition_columns if field.name in output]
-        return ", ".join([*column_paths(data, own), *map(quoted_column, partitions)]) or "none: its rows are counted"
+        return ", ".join([*_paths(table, own), *map(quoted_column, partitions)]) or "none: its rows are counted"
+
+
+def _paths(table: Struct, read: Struct) -> list[str]:
+    """Columns as the option ``columns`` takes them; structs of which part is read are named by their fields."""
+    paths = []
+    for column in read.fields:
+        whole = None if (field := table.find(column.name)) is None else field.type
+        if isinstance(whole, Struct) and isinstance(column.type, Struct) and str(whole) != str(column.type):
+            paths += [f"{quoted_column(column.name)}.{path}" for path in _paths(whole, column.type)]
+        else:
+            paths.append(quoted_column(column.name))
+    return paths
 
 
 def _plans(plan: Any) -> Iterator[Any]:

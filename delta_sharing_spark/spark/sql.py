@@ -22,6 +22,7 @@ from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, Predica
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options.arguments import naming
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.rest import near_name
 from delta_sharing_spark.spark.connect_plans import (
@@ -45,7 +46,7 @@ from delta_sharing_spark.spark.lanes import (
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
 from delta_sharing_spark.spark.spark_types import spark_struct
-from delta_sharing_spark.spark.table_frames import column_paths, completed, of_readable
+from delta_sharing_spark.spark.table_frames import completed, of_readable
 from delta_sharing_spark.spark.table_names import (
     TIME_TRAVEL,
     TableReference,
@@ -158,7 +159,7 @@ def _explained(client: Recipient, reference: Load, need: TableNeed) -> list[str]
     if need.columns is None:
         columns = f"all: {need.reason}"
     else:
-        columns = ", ".join(column_paths(reference.schema, need.columns)) or "none: its rows are counted"
+        columns = ", ".join(map(quoted_column, need.columns.names)) or "none: its rows are counted"
     lines = [
         reference.described(),
         f"  columns  {columns}",

@@ -6,23 +6,10 @@ from pyspark.sql import Column, DataFrame, functions
 
 from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.errors import UnreadableColumnError
-from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, unreadable_in
 from delta_sharing_spark.spark.spark_types import spark_struct
 
 FIELD_ID = "parquet.field.id"
-
-
-def column_paths(table: Struct, needed: Struct) -> list[str]:
-    """The needed columns as the option ``columns`` takes them; narrowed structs are named by their fields."""
-    paths = []
-    for column in needed.fields:
-        whole = table.find(column.name)
-        if whole is not None and isinstance(whole.type, Struct) and isinstance(column.type, Struct) and whole != column:
-            paths += [f"{column.name}.{path}" for path in column_paths(whole.type, column.type)]
-        else:
-            paths.append(quoted_column(column.name))
-    return paths
 
 
 def reshaped(have: Struct, want: Struct, above: str = "", refusal: str = "") -> list[Column]:

@@ -67,12 +67,12 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
     ) -> Generator[pl.DataFrame, None, None]:
-        def of_query(frame: pl.DataFrame) -> pl.DataFrame:
+        def filtered(frame: pl.DataFrame) -> pl.DataFrame:
             frame = frame if predicate is None else frame.filter(predicate)
             return frame if columns is None else frame.select(columns)
 
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
-        remaining = rows
+        rows_to_come = rows
         has_yielded = False
         none_yet = empty if columns is None else empty.select(columns)
         reader = rows_of(_narrowed(load, columns, predicate if rows is None else None))
@@ -86,15 +86,15 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
                 if batch is None:
                     break
                 frame: pl.DataFrame = polars.from_arrow(batch)
-                if remaining is not None:
-                    frame = frame.head(remaining)
-                    remaining -= frame.height
-                yield of_query(frame)
+                if rows_to_come is not None:
+                    frame = frame.head(rows_to_come)
+                    rows_to_come -= frame.height
+                yield filtered(frame)
                 has_yielded = True
-                if remaining == 0:
+                if rows_to_come == 0:
                     break
         if not has_yielded:
-            yield of_query(empty)
+            yield filtered(empty)
 
     frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked)), schema=empty.schema)
     return frame

@@ -470,7 +470,7 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, 
             rest.table_version(NAME)
         assert (clock.slept == []) == (how == "answers"), "its refusal is final"
         assert "s3cret" not in str(refused.value)
-        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5), name="f", size=1)
+        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5, proxy=settings.proxy), name="f", size=1)
         with pytest.raises(
             NetworkError, match=rf"the proxy on the way to data\.invalid (did not|refused to) connect.*{reason}"
         ):

@@ -266,9 +266,9 @@ class FileSkipping:
             stats: The JSON of the statistics of the files at some places; asked for once, of those not skipped before.
             parsed: The same statistics in columns, where the log keeps them so.
         """
-        found = [_under(partition_values, names, None) for _, names, _ in self._partition]
-        columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in found]
-        rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if found else repeat((), count)
+        columns = [_under(partition_values, names, None) for _, names, _ in self._partition]
+        columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in columns]
+        rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if columns else repeat((), count)
         numbers: dict[PartitionKey, int] = {}
         of_files = np.fromiter((numbers.setdefault(row, len(numbers)) for row in rows), np.int64, count)
         return self.reasons_of(list(numbers), of_files, stats, None if parsed is None else lambda: parsed)
@@ -347,7 +347,7 @@ class FileSkipping:
         except (ValueError, OverflowError):
             return UNBOUNDED  # the reader reports the value, should the file be read
 
-    def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:
+    def _by_statistics(self, text: str, column_bounds: list[ColumnBounds]) -> bool:
         """Whether a row may pass, by the JSON of the file's statistics and the bounds of its partition values."""
         stats = self.reader.read(text) if self._data else None
         if stats is None:
@@ -355,7 +355,7 @@ class FileSkipping:
         for exclusion in self._exclusions:
             if exclusion.excludes_file(stats, self.reader.attributes[exclusion.column]):
                 return False
-        bounds = list(known)
+        bounds = list(column_bounds)
         for slot, path, kind, readable in self._data:
             least, greatest, count = (self._value(of, path) for of in (stats.low, stats.high, stats.nulls))
             keys = (lower(least, kind), *upper(greatest, kind)) if readable else ()

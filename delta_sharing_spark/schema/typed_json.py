@@ -96,5 +96,5 @@ def _value_at(tree: Any, path: str, names: Mapping[str, str]) -> tuple[str, str]
             field += f".{names.get(key, key)}" if step[0] == "." else step
         tree = fields.get(key)
     text = repr(str(tree))
-    is_shown = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
-    return field, f"{text}, " if is_shown else ""
+    is_safe = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
+    return field, f"{text}, " if is_safe else ""

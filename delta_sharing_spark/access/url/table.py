@@ -135,8 +135,8 @@ class UrlTable(OpenTable):
         earlier = LISTINGS.get(self._listing_key)
         if earlier is not None and earlier.answers(scan):
             return earlier.chosen_by(pruner)
-        limit = scan.options.limit if scan.rows_needed is None else scan.rows_needed
-        if limit is None or scan.predicate is not None:
+        limit = scan.row_limit.rows_listed
+        if limit is None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
         return (

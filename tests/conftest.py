@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from delta_sharing_spark.testing.interpreter import worker_python
 from support import INTERPRETED, PRELOADED_WORKERS
+from support.processor_seconds import ProcessorSeconds
 
 _SCRUBBED = (
     "AWS_",
@@ -54,9 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--drawn-queries", type=int, help="how many queries test_sql_drawn.py compares; else 10, or 5")
     parser.addoption("--drawn-seed", type=int, default=20261122, help="what they are drawn from")
+    parser.addoption("--processor-seconds", type=int, help="print so many of the tests that cost most of them; Linux")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if (dearest := config.getoption("--processor-seconds")) is not None:
+        config.pluginmanager.register(ProcessorSeconds(dearest))
     for name in list(os.environ):
         if name.upper().startswith(_SCRUBBED):
             del os.environ[name]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -16,18 +18,15 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 def _seconds(pid: int) -> tuple[float, float]:
     """Processor seconds of a process with those it has waited for, and of its living descendants."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # Behind the name in brackets: utime, stime, cutime and cstime are fields 14 to 17 of proc(5).
-            fields = stat.read().rpartition(b")")[2].split()[11:15]
-        threads = os.listdir(f"/proc/{pid}/task")
-        children: list[int] = []
-        for thread in threads:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as names:
-                children += map(int, names.read().split())
-    except OSError:  # it has ended, or this is no Linux
-        return 0.0, 0.0
-    return sum(map(int, fields)) / _TICKS, sum(sum(_seconds(child)) for child in children)
+    own, children = 0.0, list[int]()
+    with suppress(OSError):  # it has ended, or this is no Linux
+        # Behind the name in brackets: utime, stime, cutime and cstime are fields 14 to 17 of proc(5).
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:15]
+        own = sum(map(int, fields)) / _TICKS
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return own, sum(sum(_seconds(child)) for child in children)
 
 
 class ProcessorSeconds:

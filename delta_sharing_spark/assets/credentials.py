@@ -33,10 +33,9 @@ class AssetIssuer:
         profile, settings = carried_profile(self.profile, self.settings, True), carried_settings(self.settings, True)
         return AssetIssuer, (profile, settings, self.asset)
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""
-        settings = self.settings if left is None else self.settings.early(left)
-        answer = asset_credentials(SharingRest(self.profile, settings), self.asset)
+        answer = asset_credentials(SharingRest(self.profile, self.settings.early(seconds)), self.asset)
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.asset}", now=time.time())
 
 

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
-from delta_sharing_spark.native.file_footer import Unread
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.file_columns import Unread
+from delta_sharing_spark.parquet.layout import Chunk
+from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut

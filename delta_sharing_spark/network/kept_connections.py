@@ -67,11 +67,13 @@ class KeptAnswer:
     Attributes:
         status_code: 200 or 206.
         headers: By names in lower case.
+        received: Bytes of the body so far.
     """
 
     def __init__(self, answer: _HTTPAnswer, release: Callable[[bool], None]) -> None:
         self.status_code = answer.status
         self.headers = answer.fields
+        self.received = 0
         self._answer, self._release = answer, release
 
     def read_into(self, room: memoryview) -> int:
@@ -85,6 +87,7 @@ class KeptAnswer:
             if answer.length is None:  # in chunks, or up to the end of the connection
                 piece = answer.read1(len(room))
                 room[: len(piece)] = piece
+                self.received += len(piece)
                 return len(piece)
             count = int(answer.fp.readinto1(room[: answer.length])) if answer.length else 0
             if answer.length and not count and len(room):
@@ -92,6 +95,7 @@ class KeptAnswer:
         except (http.client.HTTPException, OSError) as error:
             raise _urllib3s(error) from None
         answer.length -= count
+        self.received += count
         return count
 
     def __enter__(self) -> KeptAnswer:

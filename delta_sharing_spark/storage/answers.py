@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from delta_sharing_spark.errors import CorruptFileError, FileError, NetworkError
-from delta_sharing_spark.network.retry import RetryableError, proxy_refusal, retry_after
+from delta_sharing_spark.network.connection_failures import proxy_refusal
+from delta_sharing_spark.network.retry import RetryableError, retry_after
 
 #: What a refusal says: the credential has ended; it is not (or no longer) accepted; or this request is not allowed with it.
 Refused = Literal["ended", "credential", "request"]

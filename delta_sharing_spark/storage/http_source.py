@@ -6,7 +6,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import requests
 
@@ -56,6 +56,8 @@ class HttpPolicy(NetworkSettings):
         allowed_hosts: Hosts, in lower case, that may be plain http, and may be this machine or its network.
         local_server: Whether the sharing server itself is on loopback, so that it may name data there.
     """
+
+    server: ClassVar[str] = "storage"
 
     allowed_hosts: tuple[str, ...] = ()
     local_server: bool = False

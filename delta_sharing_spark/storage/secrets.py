@@ -21,6 +21,8 @@ class StorageSettings(NetworkSettings):
         trusts_endpoint: Whether the endpoint may lead to this machine or its network: one that the user names may.
     """
 
+    server: ClassVar[str] = "storage"
+
     region: str | None = None
     endpoint: str | None = None
     trusts_endpoint: bool = True

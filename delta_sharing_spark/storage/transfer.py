@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import numpy as np
 import requests
 import urllib3
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError, FileError, NetworkError
 from delta_sharing_spark.network.bodies import (
     BodyError,
@@ -21,16 +23,11 @@ from delta_sharing_spark.network.bodies import (
     coding_of,
     declared_length,
 )
+from delta_sharing_spark.network.connection_failures import connection_reason, final_reason, forget_frames
 from delta_sharing_spark.network.connections import Canceller, Deadline, extend_deadline
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
-from delta_sharing_spark.network.retry import (
-    RetryableError,
-    WrongRangeError,
-    connection_reason,
-    final_reason,
-    forget_frames,
-)
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError
 from delta_sharing_spark.network.urls import host_of
 from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.storage.ranges import Range
@@ -222,7 +219,7 @@ def exchange(
 
     with Deadline(settings.request_seconds, silent) as deadline:
         try:
-            with canceller.watching(), send() as response:
+            with canceller.watching(), _counted(send, settings) as response:
                 canceller.check()
                 received = receive(response)
                 canceller.check()
@@ -238,6 +235,18 @@ def exchange(
     if deadline.is_over:
         raise RetryableError(f"{host_of(url)} had not sent all of it after {settings.request_seconds:.0f} s")
     return received
+
+
+@contextmanager
+def _counted(send: Callable[[], Answer], settings: NetworkSettings) -> Iterator[Answer]:
+    """Sends a request, and counts it and the bytes of its answer for metrics, however it ends."""
+    metrics.count(metrics.REQUESTS, 1, table=settings.table, server=settings.server)
+    with send() as answer:
+        try:
+            yield answer
+        finally:
+            arrived = answer.received if isinstance(answer, KeptAnswer) else answer.raw.tell()
+            metrics.count(metrics.BYTES, arrived, table=settings.table)
 
 
 def _told(error: Exception, url: str, host: str, what: str) -> DeltaSharingError | RetryableError:

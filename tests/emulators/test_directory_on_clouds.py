@@ -39,7 +39,7 @@ class CloudIssuer:
     asked: list[Location] = field(default_factory=list)
     settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         self.asked.append(location)
         wire = self.cloud.vend(str(location), lifetime=self.lifetime, listing=self.listing)
         if self.announced is not None:
@@ -194,7 +194,7 @@ def test_a_scope_that_leaves_the_data_out(cloud: Cloud, table: DeltaTableBuilder
     location = put_table(cloud, table.path, name)
 
     class LogOnly(CloudIssuer):
-        def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+        def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
             log = replace(location, key=f"{location.key}/_delta_log")
             return replace(super().issue_token(log), location=location)
 

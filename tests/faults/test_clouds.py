@@ -1,4 +1,4 @@
-"""Directory access on each cloud: every step of a read meets every fault, and every cell of docs/faults.md is tried."""
+"""Directory access on each cloud: every step of a read meets every fault, and every cell of docs/faults-inside.md is tried."""
 
 from __future__ import annotations
 

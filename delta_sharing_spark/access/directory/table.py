@@ -15,10 +15,7 @@ from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
@@ -26,7 +23,6 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     last_version,
     range_of_versions,
-    shape_of,
 )
 from delta_sharing_spark.access.directory.access import (
     TOKENS,
@@ -39,6 +35,9 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.access.planned_files import FileBatches
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
@@ -113,7 +112,7 @@ def open_directory(
         ServerError: The sharing server refuses to issue one.
     """
     profile, transport, table, head = negotiated.profile, negotiated.settings, negotiated.table, negotiated.head
-    settings = settings or storage_settings(negotiated.options)
+    settings = settings or storage_settings(negotiated.options, table)
     has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)

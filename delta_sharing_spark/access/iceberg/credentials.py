@@ -37,10 +37,9 @@ class CatalogIssuer:
         """The recipient it asks as."""
         return self.catalog.profile
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request, of whose answer the credentials alone are looked at."""
-        settings = self.settings if left is None else self.settings.early(left)
-        vended = replace(self.catalog, settings=settings).credentials(self.table)
+        vended = replace(self.catalog, settings=self.settings.early(seconds)).credentials(self.table)
         return token_for(location, vended, self.catalog, self.table)
 
 

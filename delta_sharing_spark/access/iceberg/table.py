@@ -8,19 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from delta_sharing_spark.access.asking import storage_settings
-from delta_sharing_spark.access.contract import (
-    AsOf,
-    FileListing,
-    FilePruner,
-    NegotiatedTable,
-    OpenTable,
-    ResolvedScan,
-    StreamIdentity,
-    TableShape,
-    TableState,
-    VersionListing,
-    check_same,
-)
+from delta_sharing_spark.access.contract import AsOf, FileListing, OpenTable, StreamIdentity, TableState, VersionListing
 from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer, paths_of, token_covering
 from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog
 from delta_sharing_spark.access.iceberg.credentials import (
@@ -48,6 +36,9 @@ from delta_sharing_spark.access.iceberg.metadata import (
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
 from delta_sharing_spark.access.iceberg.schema import physical_name
 from delta_sharing_spark.access.planned_files import FileList, live_rows
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.scan.plan import FileTask
@@ -82,7 +73,7 @@ def open_iceberg(negotiated: NegotiatedTable) -> IcebergTable:
     issuer = CatalogIssuer(catalog, table)
     for token in tokens:
         TOKENS.put(issuer, token.location, token)
-    settings = vended_settings(storage_settings(options), loaded.credentials, catalog, str(table))
+    settings = vended_settings(storage_settings(options, table), loaded.credentials, catalog, str(table))
     canary = None if loaded.location is None else parse_location(loaded.location)
     driver = DirectoryAccess(str(table), tokens, issuer, settings, canary)
     return IcebergTable(negotiated, metadata, driver)

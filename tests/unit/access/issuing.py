@@ -27,7 +27,7 @@ class CountingIssuer:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         time.sleep(self.delay)
         with self.lock:
             self.asked.append(location)

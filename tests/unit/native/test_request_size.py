@@ -13,8 +13,8 @@ import pytest
 
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan_reader import HeldChunks
+from delta_sharing_spark.parquet.layout import Chunk, Layout
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.storage.ranges import Range
 from support import HANGS

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ def issue(server: ScriptedServer, life: Any = 3600) -> None:
 
     server.on("/oauth", token)
     server.on("/version", version)
+
+
+def revoke() -> None:
+    """The server takes the process's token no more, before its end."""
+    renewable = auth._tokens.items()[0][1]
+    assert renewable.value is not None
+    renewable.keep(replace(renewable.value, value="revoked"))
 
 
 def tokens_asked(server: ScriptedServer) -> int:
@@ -216,8 +224,7 @@ def test_a_token_is_renewed_once_after_a_401(server: ScriptedServer, rest_of: Re
     issue(server)
     rest = rest_of(server, **oauth_of(server))
     rest.table_version(NAME)
-    token = auth._tokens.items()[0][1]
-    token.value = "revoked"
+    revoke()
     assert rest.table_version(NAME) == 7
     assert tokens_asked(server) == 2
     server.on("/version", refusal(401))
@@ -238,7 +245,7 @@ def test_many_threads_renew_once(server: ScriptedServer, rest_of: Rest) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [7] * 8
         assert tokens_asked(server) == 1
-        auth._tokens.items()[0][1].value = "revoked"
+        revoke()
         assert list(pool.map(ask, range(8))) == [7] * 8
     assert tokens_asked(server) == 2
 

@@ -6,10 +6,11 @@ otherwise than the Python source, or might, is no match: such a file is rewritte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
+from delta_sharing_spark.parquet.thrift import Struct as ThriftStruct
 from delta_sharing_spark.schema.types import (
     Array,
     DataType,
@@ -122,8 +123,9 @@ def match_columns(root: Element, schema: Struct, mapping: str) -> None:
     """
     if mapping == "id" and root.children and not any(9 in child.raw for child in root.children):
         raise NotNativeError("it has no field ids")
+    find = _finder(root.children, mapping)
     for column in schema.fields:
-        element = _find(column, root.children, mapping)
+        element = find(column)
         if element is None:
             if not column.nullable:
                 raise NotNativeError(f"it lacks the NOT NULL column {column.name!r}")
@@ -132,17 +134,27 @@ def match_columns(root: Element, schema: Struct, mapping: str) -> None:
         _take(element, column, column.name, mapping)
 
 
-def _find(column: Field, among: Sequence[Element], mapping: str) -> Element | None:
-    if mapping == "id" and column.field_id is not None:
-        found = [e for e in among if e.value(9) == column.field_id]
-    else:
-        name = column.physical_name
-        found = [e for e in among if e.original_name == name]
-        if not found and mapping == "none":
-            found = [e for e in among if e.original_name.lower() == name.lower()]
-    if len(found) > 1:
-        raise NotNativeError(f"it has several columns that may be {column.name!r}")
-    return found[0] if found else None
+def _finder(among: Sequence[Element], mapping: str) -> Callable[[Field], Element | None]:
+    """Finds the one of some elements that holds a field; raises NotNativeError where several may."""
+    by_id, by_name, by_lower = (defaultdict[object, list[Element]](list) for _ in range(3))
+    for element in among:
+        name = element.original_name
+        by_id[element.value(9)].append(element)
+        by_name[name].append(element)
+        by_lower[name.lower()].append(element)
+
+    def find(column: Field) -> Element | None:
+        if mapping == "id" and column.field_id is not None:
+            matches = by_id.get(column.field_id, [])
+        else:
+            matches = by_name.get(column.physical_name, [])
+            if not matches and mapping == "none":
+                matches = by_lower.get(column.physical_name.lower(), [])
+        if len(matches) > 1:
+            raise NotNativeError(f"it has several columns that may be {column.name!r}")
+        return matches[0] if matches else None
+
+    return find
 
 
 def _take(element: Element, column: Field, path: str, mapping: str) -> None:
@@ -168,8 +180,9 @@ def _take_type(element: Element, declared: DataType, path: str, mapping: str) ->
         case Struct(fields):
             if not element.children or element.logical is not None or 6 in element.raw:
                 raise NotNativeError(f"column {path!r} is not stored as a struct")
+            find = _finder(element.children, mapping)
             for inner in fields:
-                child = _find(inner, element.children, mapping)
+                child = find(inner)
                 if child is None:
                     # Asked for such fields alone, Spark before 4.1 takes every struct for NULL.
                     raise NotNativeError(f"the struct {path!r} lacks the field {inner.name!r}")

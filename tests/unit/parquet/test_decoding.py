@@ -15,8 +15,8 @@ import pytest
 from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.decoding import OLDEST, release_of, undecoded
-from delta_sharing_spark.scan.thrift import BINARY, I32, I64, LIST, STRUCT, ThriftList, read_struct, write_struct
+from delta_sharing_spark.parquet.decoding import OLDEST, release_of, undecoded
+from delta_sharing_spark.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, ThriftList, read_struct, write_struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from unit.native.reading import RemoteError, RemoteFile, files_of, read_by, rows_of, served

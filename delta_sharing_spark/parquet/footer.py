@@ -1,4 +1,4 @@
-"""Reads a Parquet file's footer, and tells which row groups belong to a slice of the file, and the statistics of its column chunks."""
+"""Reads a Parquet file's footer, checks what pyarrow would not survive, and tells which row groups belong to a slice of the file."""
 
 from __future__ import annotations
 
@@ -13,24 +13,16 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, out_of_memory
+from delta_sharing_spark.parquet.statistics import ChunkStatistics, find_statistics
+from delta_sharing_spark.parquet.thrift import I32, STRUCT, Struct, read_struct, write_struct
 from delta_sharing_spark.redaction import redact
-from delta_sharing_spark.scan.pace import TAIL
-from delta_sharing_spark.scan.thrift import (
-    BINARY,
-    I32,
-    I64,
-    STRUCT,
-    Struct,
-    append_varint,
-    read_struct,
-    write_struct,
-    zigzag,
-)
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.scan.julian import Julian
+    from delta_sharing_spark.parquet.julian import Julian
 
+#: Bytes of the first request for a footer where nothing tells of its size: most footers fit, a larger one costs a second request.
+TAIL = 64 << 10
 #: Of the largest footer that is fetched: a hundred thousand column chunks take about 10 MiB.
 _MAX_FOOTER = 256 << 20
 _MAGIC = b"PAR1"
@@ -98,10 +90,10 @@ class Footer:
         return statistics
 
     def julian(self, reader_zone: str | None) -> Julian | None:
-        """What of the file counts by the Julian calendar; see :func:`delta_sharing_spark.scan.julian.julian_of`."""
+        """What of the file counts by the Julian calendar; see :func:`delta_sharing_spark.parquet.julian.julian_of`."""
         if _MAY_BE_JULIAN.search(self.raw) is None and (_SPARKS not in self.raw or _SPARKS_RELEASE in self.raw):
             return None
-        from delta_sharing_spark.scan.julian import julian_of  # few files need it
+        from delta_sharing_spark.parquet.julian import julian_of  # few files need it
 
         return julian_of(self.metadata, reader_zone)
 
@@ -340,82 +332,3 @@ def _not_parquet(file: str, table: str, why: str) -> CorruptFileError:
     return CorruptFileError(
         f"file {file} of {table} is not a readable Parquet file: {why}; ask the provider to check it", file=file
     )
-
-
-#: Of ``ColumnMetaData``: numbers stand between the first and the last.
-_DATA_PAGE_OFFSET, _INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET, _STATISTICS = 9, 10, 11, 12
-#: Of ``Statistics``; the first two are deprecated: their order is known for signed numbers only.
-_OLD_MAX, _OLD_MIN, _NULL_COUNT, _MAX, _MIN = 1, 2, 3, 5, 6
-_NUMBERS = {"INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"), "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"), "BOOLEAN": struct.Struct("<?")}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkStatistics:
-    """Statistics of one column chunk, by the names that pyarrow gives them.
-
-    ``min_raw`` and ``max_raw`` are values of the physical type; they mean something where ``has_min_max`` is true.
-    """
-
-    has_null_count: bool
-    null_count: int | None
-    has_min_max: bool
-    min_raw: Any = None
-    max_raw: Any = None
-
-
-def find_statistics(
-    footer: bytes, chunk: Any, physical_type: str, start: int = 0
-) -> tuple[ChunkStatistics | None, int]:
-    """The statistics of a chunk, None if it has none that can be read; and their offset in the footer.
-
-    pyarrow decodes statistics where no error can be raised: bytes of a wrong length end the process. Here a chunk's metadata
-    is found in the footer by the numbers that pyarrow tells of it (its count of values, sizes and page offset stand in a row),
-    and the few fields after them are read one by one (parquet.thrift, ``ColumnMetaData`` and ``Statistics``). What does not
-    read as the format says tells nothing.
-
-    Args:
-        footer: The file's footer.
-        chunk: ``pyarrow.parquet.ColumnChunkMetaData``, of which only numbers are asked.
-        physical_type: The column's physical type.
-        start: Where to look first: chunks of one column follow each other in the order of row groups.
-    """
-    sizes = (chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size)
-    # Fields 5, 6 and 7, and right after them 9, as every writer leaves out 8 (key_value_metadata).
-    needle = bytearray()
-    for tag, number in (*((0x16, size) for size in sizes), (0x26, chunk.data_page_offset)):
-        needle.append(tag)
-        append_varint(needle, zigzag(number))
-    position = footer.find(needle, start)
-    if position < 0 and start:
-        position = footer.find(needle)
-    if position < 0:
-        return None, start
-    end = position + len(needle)
-    try:
-        fields, _ = read_struct(footer, _STATISTICS, end, _DATA_PAGE_OFFSET)
-        statistics = fields.pop(_STATISTICS)
-        if any(
-            number not in (_INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET) or kind != I64
-            for number, (kind, _) in fields.items()
-        ):
-            return None, end  # these bytes are something else
-        return _decoded(statistics, physical_type), end
-    except (KeyError, ValueError, struct.error):
-        return None, end
-
-
-def _decoded(field: tuple[int, Any], physical_type: str) -> ChunkStatistics:
-    if field[0] != STRUCT:
-        raise ValueError("statistics are a struct")
-    values = {number: value for number, (kind, value) in field[1].items() if kind in (I32, I64, BINARY)}
-    nulls = values.get(_NULL_COUNT)
-    counted = isinstance(nulls, int) and nulls >= 0
-    number = _NUMBERS.get(physical_type)
-    low, high = values.get(_MIN), values.get(_MAX)
-    if low is None and high is None and number is not None:
-        low, high = values.get(_OLD_MIN), values.get(_OLD_MAX)
-    if physical_type == "INT96" or not isinstance(low, bytes) or not isinstance(high, bytes):
-        return ChunkStatistics(counted, nulls if counted else None, False)
-    if number is not None:
-        (low,), (high,) = number.unpack(low), number.unpack(high)
-    return ChunkStatistics(counted, nulls if counted else None, True, low, high)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from delta_sharing_spark.scan.footer import ChunkStatistics, find_statistics
-from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, write_struct
+from delta_sharing_spark.parquet.statistics import ChunkStatistics, find_statistics
+from delta_sharing_spark.parquet.thrift import BINARY, I32, I64, STRUCT, write_struct
 
 BOUNDS = {3: (I64, 2), 5: (BINARY, struct.pack("<q", 9)), 6: (BINARY, struct.pack("<q", -4))}
 

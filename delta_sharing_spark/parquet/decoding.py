@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from delta_sharing_spark.scan.thrift import read_struct
+from delta_sharing_spark.parquet.thrift import read_struct
 
 #: Major and minor version of Spark.
 Release = tuple[int, int]

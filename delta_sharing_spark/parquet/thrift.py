@@ -1,8 +1,8 @@
 """Reads and writes Thrift's compact protocol, in which Parquet footers are written, without a schema.
 
 A struct is a dict of field id to ``(type, value)``, in the order of the bytes; a list is a :class:`ThriftList`. Fields
-that nobody here knows survive. A footer's many structs of the same form are not read but cut: ``field_places`` tells where
-their fields lie. Its unsigned numbers have seven bits a byte, as in Parquet and protobuf.
+that nobody here knows survive. A footer's many structs of the same form are not read but walked over by ``field_head`` and
+``skip``. Its unsigned numbers have seven bits a byte, as in Parquet and protobuf.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-#: Bytes of a number of 64 bits.
-_LONGEST = 10
+#: By how many bits the bytes of a number of 64 bits are shifted, from the second one on.
+_SHIFTS = tuple(range(7, 70, 7))
 
 
 def append_varint(out: bytearray, number: int) -> None:
@@ -30,16 +30,17 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         IndexError: The bytes end within the number.
         ValueError: The number has more than 64 bits.
     """
-    byte = data[position]
-    if byte < 0x80:
-        return byte, position + 1
-    number = byte & 0x7F
-    for index in range(1, _LONGEST):
-        byte = data[position + index]
-        number |= (byte & 0x7F) << (7 * index)
+    number = data[position]
+    if number < 0x80:
+        return number, position + 1
+    number &= 0x7F
+    for shift in _SHIFTS:
+        position += 1
+        byte = data[position]
         if byte < 0x80:
-            return number, position + index + 1
-    raise ValueError(f"a number of more than {_LONGEST} bytes")
+            return number | byte << shift, position + 1
+        number |= (byte & 0x7F) << shift
+    raise ValueError("a number of more than 64 bits")
 
 
 def zigzag(number: int) -> int:
@@ -58,8 +59,6 @@ _NUMBERS = frozenset((I16, I32, I64))
 _SIZES = {BOOL_TRUE: 0, BOOL_FALSE: 0, BYTE: 1, DOUBLE: 8}
 
 Struct = dict[int, tuple[int, Any]]
-#: The type of a field, and where its value begins and ends.
-Place = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -153,17 +152,6 @@ def field_head(data: bytes, offset: int, before: int) -> tuple[int, int, int]:
     return number, head, offset
 
 
-def field_places(data: bytes, offset: int) -> tuple[dict[int, Place], int]:
-    """The places of a struct's fields by their numbers, and the offset behind the struct; errors as ``field_head``."""
-    places: dict[int, Place] = {}
-    number, kind, begin = field_head(data, offset, 0)
-    while number:
-        end = skip(data, begin, kind)
-        places[number] = kind, begin, end
-        number, kind, begin = field_head(data, end, number)
-    return places, begin
-
-
 def list_head(data: bytes, offset: int) -> tuple[int, int, int]:
     """The type and the number of a list's elements, and where the first begins."""
     head = data[offset]
@@ -183,18 +171,33 @@ def skip(data: bytes, offset: int, kind: int) -> int:
         length, offset = read_varint(data, offset)
         return offset + length
     if kind == STRUCT:
-        before = 0
-        while True:
-            before, kind, offset = field_head(data, offset, before)
-            if not before:
-                return offset
-            offset = skip(data, offset, kind)
+        number = 0
+        while head := data[offset]:
+            if head > 15:
+                number, kind, offset = number + (head >> 4), head & 15, offset + 1
+            else:
+                number, kind, offset = field_head(data, offset, number)
+            if kind in _NUMBERS:  # here and not by a call, for most fields are
+                while data[offset] > 0x7F:
+                    offset += 1
+                offset += 1
+            elif kind == BINARY and data[offset] < 0x80:
+                offset += data[offset] + 1
+            elif kind > BOOL_FALSE:
+                offset = skip(data, offset, kind)
+        return offset + 1
     if kind in (LIST, SET):
         kind, size, offset = list_head(data, offset)
         if size > len(data):
             raise ValueError(f"a Thrift list claims {size} elements")
         if kind in (BOOL_TRUE, BOOL_FALSE):
             return offset + size
+        if kind in _NUMBERS:
+            for _ in range(size):
+                while data[offset] > 0x7F:
+                    offset += 1
+                offset += 1
+            return offset
         for _ in range(size):
             offset = skip(data, offset, kind)
         return offset

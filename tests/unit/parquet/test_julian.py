@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context
-from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.row_group_reader import row_group_filter
 from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import MemorySource

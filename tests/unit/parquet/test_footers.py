@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.footer import check_column_chunks, read_footer
+from delta_sharing_spark.parquet.footer import check_column_chunks, read_footer
 from support import HANGS
 from unit.scan.local_access import Bytes, parquet
 
@@ -81,7 +81,7 @@ def test_statistics_are_those_that_pyarrow_reads(writer: str, tmp_path: Path, mo
 
 _EVERY_BYTE = """
 import struct, sys
-from unit.scan.test_footers import Bytes, CorruptFileError, every_type, parquet, read_footer
+from unit.parquet.test_footers import Bytes, CorruptFileError, every_type, parquet, read_footer
 table = every_type().select(["i32", "s", "list"])
 data = parquet(table, row_group_size=30, write_page_index=True, data_page_version="2.0")
 size = struct.unpack("<I", data[-8:-4])[0] + 8

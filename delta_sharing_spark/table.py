@@ -46,7 +46,7 @@ from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from delta_sharing_spark.access.directory.access import StorageToken
-    from delta_sharing_spark.interop import Engine, EngineOptions
+    from delta_sharing_spark.interop import EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
+    from delta_sharing_spark.storage.clouds.contract import Engine
 
 #: Types of any length.
 _WIDE = ("string", "binary", "variant")
@@ -209,7 +210,7 @@ class SharedTable(RecipientTable, RowSource):
         """The newest version, or the earliest at or after a moment."""
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
-        zone = {} if (known := active_zone()) is None else {"timeZone": known}
+        zone = {} if (session_zone := active_zone()) is None else {"timeZone": session_zone}
         with naming({"startingTimestamp": "starting_timestamp"}):
             return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
 
@@ -234,14 +235,14 @@ class SharedTable(RecipientTable, RowSource):
         """
         most = _counted("most", most)
         opener, scan = self.scan().opened()
-        known = opener.negotiated
+        negotiated = opener.negotiated
         if (
             scan.options.access_mode == "auto"
-            and known.decision.mode == "url"
-            and "dir" in known.head.metadata.access_modes
+            and negotiated.decision.mode == "url"
+            and "dir" in negotiated.head.metadata.access_modes
         ):
             by_log = Decision("dir", "the log tells the times of all versions", fallback="url")
-            opener = TableOpener(replace(known, decision=by_log))
+            opener = TableOpener(replace(negotiated, decision=by_log))
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
             TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))

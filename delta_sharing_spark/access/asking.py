@@ -29,8 +29,7 @@ from delta_sharing_spark.sharing.private_key import key_consent
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.storage.http_source import HttpPolicy
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
@@ -63,8 +62,6 @@ def transport_of(options: ReadOptions, table: TableName | None = None) -> Networ
     return NetworkSettings(
         read_timeout=options.read_timeout,
         client_certificate=_client_certificate(options),
-        caller_org=options.caller_org,
-        engine=_engine(),
         **_bounds(options, table),
     )
 
@@ -78,23 +75,15 @@ def _client_certificate(options: ReadOptions) -> ClientCertificate | None:
     return None if certificate is None else ClientCertificate(certificate, key, options.client_key_password)
 
 
-def http_policy_of(options: ReadOptions, profile: Profile, table: TableName) -> HttpPolicy:
-    """How data requests are sent, for a table of a profile's server."""
-    return HttpPolicy(
-        local_server=is_on_loopback(profile.endpoint),
-        allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
-        read_timeout=_silence_of_storage(options),
-        caller_org=options.caller_org,
-        engine=_engine(),
-        **_bounds(options, table),
-    )
-
-
-def storage_settings(options: ReadOptions, table: TableName | None = None) -> StorageSettings:
-    """How storage is reached in directory mode."""
+def storage_settings(
+    options: ReadOptions, table: TableName | None = None, profile: Profile | None = None
+) -> StorageSettings:
+    """How data is asked for: at a storage, or by presigned URLs of a profile's server."""
     return StorageSettings(
         region=options.storage_region,
         endpoint=options.storage_endpoint,
+        allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
+        local_server=profile is not None and is_on_loopback(profile.endpoint),
         read_timeout=_silence_of_storage(options),
         **_bounds(options, table),
     )
@@ -107,6 +96,8 @@ def _bounds(options: ReadOptions, table: TableName | None) -> dict[str, Any]:
         "retry_seconds": options.retry_timeout,
         "proxy": options.proxy,
         "ca_bundle": options.ca_bundle,
+        "caller_org": options.caller_org,
+        "engine": _engine(),
         "table": "" if table is None else str(table),
     }
 

@@ -14,10 +14,11 @@ from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.answers import action_of, reason_of
-from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location, scheme_of
+from delta_sharing_spark.storage.clouds.registry import kind_of, parse_location, scheme_of, schemes
+from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.place import Place
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class AssetIssuer:
 
 @dataclass(frozen=True, slots=True)
 class AssetLease:
-    """An asset's storage (``storage.objects.StorageLease``). Picklable."""
+    """An asset's storage (``storage.range_reader.Lease``). Picklable."""
 
     issuer: AssetIssuer
     location: Location
@@ -51,10 +52,10 @@ class AssetLease:
         """A token that should work now."""
         return TOKENS.get(self.issuer, self.location, refused=refused)
 
-    def storage(self) -> Storage:
+    def current(self) -> Storage:
         return storage_for(self.token(), self.settings)
 
-    def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
+    def refused(self, storage: Storage, name: str, refusal: PermissionError, refusals: int) -> None:
         if refusals >= MAX_RENEWALS:
             action = action_of(
                 refusal,
@@ -84,12 +85,12 @@ def place_of(rest: SharingRest, asset: AssetName, record: Record, settings: Stor
         raise ResponseError(
             f"the sharing server names no storageLocation of {asset}; ask the provider to check the server"
         )
-    if scheme_of(text) not in SCHEMES:
+    if kind_of(scheme_of(text)) is None:
         raise AccessModeError(
-            f"{asset} lies at {text!r}, whose scheme {scheme_of(text) or 'none'!r} is not read; those that are: {', '.join(SCHEMES)}"
+            f"{asset} lies at {text!r}, whose scheme {scheme_of(text) or 'none'!r} is not read; those that are: {schemes()}"
         )
     root = parse_location(text)
-    if root.kind == "local" and not is_on_loopback(rest.profile.endpoint):
+    if root.is_local and not is_on_loopback(rest.profile.endpoint):
         raise AccessModeError(
             f"{asset} lies at {root}, a local path, which is read only for a sharing server on this machine; ask the provider"
         )

@@ -27,8 +27,10 @@ from delta_sharing_spark.deltalog.segment import CheckpointFiles
 from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.answers import is_sure
-from delta_sharing_spark.storage.locations import Location, StoredObject, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource, Storage, StorageLease
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.locations import Location, StoredObject
+from delta_sharing_spark.storage.objects import Storage, object_reader
+from delta_sharing_spark.storage.range_reader import Lease, renewing
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
@@ -54,7 +56,7 @@ class StorageLogStore:
         lease_for: Gives the lease of a location; to be set before the first request.
     """
 
-    lease_for: Callable[[Location], StorageLease]
+    lease_for: Callable[[Location], Lease[Storage]]
 
     def __init__(self, root: Location, version: int | None) -> None:
         self.root = str(root)
@@ -73,11 +75,11 @@ class StorageLogStore:
             self._canary, self._has_read = path, True
         return bytes(data)
 
-    def open(self, path: str, size: int | None = None) -> ObjectSource:
+    def open(self, path: str, size: int | None = None) -> ByteSource:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
         size = self.info(path).size if size is None else size
-        return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
+        return object_reader(self.lease_for(location), location, name=path, size=size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         location = self._location_of(relative_dir)
@@ -100,22 +102,16 @@ class StorageLogStore:
         return parse_location(join(self.root, path))
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
-        lease = self.lease_for(location)
-        refusals = 0
-        while True:
-            storage = lease.storage()
-            try:
-                return action(storage)
-            except PermissionError as refusal:
-                if self._is_about_the_object(storage, refusal):
-                    raise
-                refusals += 1
-                if refusals > 1 and not self._has_read and not is_sure(refusal):
-                    # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
-                    with self._lock:
-                        self._canary, self._is_renewed_blindly = None, True
-                    raise
-                lease.refused(storage, location, path, refusal, refusals)
+        def check(storage: Storage, refusal: PermissionError, refusals: int) -> None:
+            if self._is_about_the_object(storage, refusal):
+                raise refusal
+            if refusals > 1 and not self._has_read and not is_sure(refusal):
+                # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
+                with self._lock:
+                    self._canary, self._is_renewed_blindly = None, True
+                raise refusal
+
+        return renewing(self.lease_for(location), path, action, check)
 
     def _is_about_the_object(self, storage: Storage, refusal: PermissionError) -> bool:
         """Whether the credential works nevertheless: the canary reads after the refusal, or a new credential told nothing."""

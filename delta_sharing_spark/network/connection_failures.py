@@ -71,29 +71,17 @@ def forget_frames(error: BaseException) -> None:
         inner.__traceback__ = None
 
 
-def _is_tls_final(error: BaseException) -> bool:
-    """Whether no retry can mend a failure of TLS: a refused certificate, a version or a key that one side does not take."""
-    for inner in beneath(error):
-        if isinstance(inner, ssl.SSLCertVerificationError | ssl.CertificateError):
-            return True
-        if isinstance(inner, ssl.SSLError) and any(at.search(inner.reason or "") for at, _ in _ADVICE_BY_REASON):
-            return True
-    return False
-
-
-def _tls_failure(error: BaseException, host: str | None) -> str:
-    """What failed, why, and what to do, such as ``TLS with example.com failed (certificate verify failed: ...); ...``."""
-    reason, advice = "the connection broke off", "check the network and any proxy in between"
+def _tls_reason(error: BaseException) -> tuple[str, str] | None:
+    """Why TLS failed, and what to do, where no retry can mend it: a refused certificate, a version or key that one side does not take."""
     for inner in beneath(error):
         if isinstance(inner, ssl.SSLCertVerificationError):
-            reason = f"certificate verify failed: {inner.verify_message}"
             advice = _ADVICE_BY_CODE.get(inner.verify_code, _OWN_CERTIFICATES)
-            break
-        if isinstance(inner, ssl.SSLError) and inner.reason:
-            reason = inner.reason.replace("_", " ").lower()
-            advice = next((advice for pattern, advice in _ADVICE_BY_REASON if pattern.search(inner.reason)), advice)
-            break
-    return f"TLS with {host} failed ({reason}); {advice.format(host=host)}"
+            return f"certificate verify failed: {inner.verify_message}", advice
+        reason = inner.reason or "" if isinstance(inner, ssl.SSLError) else ""
+        for pattern, advice in _ADVICE_BY_REASON:
+            if pattern.search(reason):
+                return reason.replace("_", " ").lower(), advice
+    return None
 
 
 def proxy_reason(error: BaseException) -> str | None:
@@ -122,8 +110,9 @@ def _is_of_proxy(error: BaseException) -> bool:
 
 def final_reason(error: BaseException, host: str | None) -> str | None:
     """What failed and what to do, where no retry can mend it: a refused certificate, a proxy's refusal; else None."""
-    if _is_tls_final(error):
-        return _tls_failure(error, f"the proxy on the way to {host}" if _is_of_proxy(error) else host)
+    if tls := _tls_reason(error):
+        other_side = f"the proxy on the way to {host}" if _is_of_proxy(error) else host
+        return f"TLS with {other_side} failed ({tls[0]}); {tls[1].format(host=other_side)}"
     if any(isinstance(inner, urllib3.exceptions.InvalidHeader) for inner in beneath(error)):  # two lengths
         return f"the headers of {host} contradict each other; look for a proxy in between, and ask the provider if there is none"
     answer = proxy_reason(error) or ""

@@ -82,7 +82,7 @@ class Renewable(Generic[_T]):
         self,
         usable: Callable[[_T | None], Term[_V] | None],
         ask: Callable[[float | None], _T],
-        made: Callable[[_T], Term[_V]],
+        accept: Callable[[_T], Term[_V]],
         patience: object = None,
     ) -> Term[_V]:
         """A term that works now; renewed first if it is due.
@@ -91,12 +91,12 @@ class Renewable(Generic[_T]):
             usable: What the caller can use of the newest value: None if it was refused, or does not have what the caller needs.
             ask: Asks for another value. It is handed the seconds that the present one still works, so that it does not wait out
                 an outage, and None where none works.
-            made: What the caller takes of a new value, whatever it thinks of it.
+            accept: What the caller takes of a new value, whatever it thinks of it.
             patience: How long ``ask`` goes on where none works: a failure is shared by threads that would go on as long.
 
         Raises:
             DeltaSharingError: What ``ask`` raises while no value works, or a copy of what it raised while this thread waited. While
-                one works only what is no ServerError, NetworkError or CredentialError. Whatever ``made`` raises.
+                one works only what is no ServerError, NetworkError or CredentialError. Whatever ``accept`` raises.
         """
         calls = self._calls
         term = self._term(usable)
@@ -113,7 +113,7 @@ class Renewable(Generic[_T]):
                     return term
                 value = self._ask(ask, calls, patience)
             self.keep(value)
-            return made(value)
+            return accept(value)
 
     def _term(self, usable: Callable[[_T | None], Term[_V] | None]) -> Term[_V] | None:
         """The term that still works, if there is one; it is not due again soon after a failure."""

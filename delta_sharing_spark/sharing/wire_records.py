@@ -15,6 +15,7 @@ from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
+from delta_sharing_spark.storage.clouds.registry import kinds_on_wire
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -102,14 +103,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TemporaryCredentials:
-    """Storage credentials of one location, as the server sent them; exactly one kind should be set."""
+    """Storage credentials of one location, as the server sent them; exactly one kind should be set.
+
+    Attributes:
+        secrets: By the field that holds it, such as ``awsTempCredentials`` (``storage.clouds.registry``).
+    """
 
     location: str | None
     expiration_time: int | None
-    aws: Mapping[str, str] | None = field(default=None, repr=False)
-    azure: Mapping[str, str] | None = field(default=None, repr=False)
-    gcp: Mapping[str, str] | None = field(default=None, repr=False)
-    r2: Mapping[str, str] | None = field(default=None, repr=False)
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 _INTEGER = re.compile(r"(-?[0-9]{1,19})(?:\.0+)?")
@@ -330,15 +332,12 @@ def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentia
     return TemporaryCredentials(
         _text_at(inner, "location"),
         expires if expires is not None and expires < _LATEST else None,
-        _secrets(inner.get("awsTempCredentials")),
-        _secrets(inner.get("azureUserDelegationSas")),
-        _secrets(inner.get("gcpOauthToken")),
-        _secrets(inner.get("r2Credentials")),
+        {
+            name: {part: text if isinstance(text, str) else "" for part, text in inner[name].items()}
+            for name in kinds_on_wire()
+            if isinstance(inner.get(name), dict)
+        },
     )
-
-
-def _secrets(tree: Any) -> dict[str, str] | None:
-    return {str(k): v if isinstance(v, str) else "" for k, v in tree.items()} if isinstance(tree, dict) else None
 
 
 def _texts_at(tree: Mapping[str, Any], name: str) -> dict[str, str]:

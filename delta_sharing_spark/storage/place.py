@@ -12,9 +12,9 @@ from typing import TypeVar
 from delta_sharing_spark.errors import AddressError, CorruptFileError, DeltaSharingError, FileError, NoSuchFileError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.storage.locations import Location, StoredObject
-from delta_sharing_spark.storage.objects import Storage, StorageLease
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.range_reader import FileVersion, Lease, Transfer, renewing
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ class Place:
 
     name: str
     root: Location
-    lease: StorageLease
+    lease: Lease[Storage]
 
     def __repr__(self) -> str:
         return f"Place({self.name} at {self.root})"
@@ -58,7 +58,7 @@ class Place:
                 f"{path!r} is no path within {self.name}; write one below it, without a slash at its beginning and without "
                 f"'..', '.' and '//'"
             )
-        if self.root.kind == "local" and os.name == "nt" and not {"\\", ":"}.isdisjoint(below):
+        if self.root.is_local and os.name == "nt" and not {"\\", ":"}.isdisjoint(below):
             raise AddressError(f"{path!r} is no path within {self.name}; write its parts apart by '/'")
         return below
 
@@ -72,7 +72,7 @@ class Place:
             AddressError: ``path`` is none within the place.
         """
         below = self.checked(path)
-        if self.root.kind == "local":
+        if self.root.is_local:
             yield from self._local_entries(below, deep)
             return
         directory, skipped = self._location(below), len(self.root.key) + 1 if self.root.key else 0
@@ -82,7 +82,7 @@ class Place:
         what = f"the listing of {self._named(below)}"
         while True:
             listed = partial(Storage.list_page, directory=directory, token=token, deep=deep, what=what)
-            page, token = self._run(directory, what, listed)
+            page, token = self._run(what, listed)
             for key, size, modified in page:
                 if not key.startswith(prefix):
                     raise FileError(f"{what} has {key!r}, which lies elsewhere; ask the provider to check the storage")
@@ -108,10 +108,10 @@ class Place:
         if not below:
             return StoredObject("/", 0, 0)
         location, what = self._location(below), self._named(below)
-        if self.root.kind == "local":
+        if self.root.is_local:
             return self._local_info(below)
         try:
-            found = self._run(location, what, lambda storage: storage.info(location, what=what))
+            found = self._run(what, lambda storage: storage.info(location, what=what))
             return StoredObject(below, found.size, found.modified_ms)
         except NoSuchFileError:
             if next(self.entries(below), None) is not None:
@@ -132,27 +132,20 @@ class Place:
         """
         below = self.checked(path)
         location, what = self._location(below), f"file {version.name}"
-        if self.root.kind == "local" and self._local_info(below).size != version.size:
+        if self.root.is_local and self._local_info(below).size != version.size:
             raise version.changed("its size is another")
         transfer = Transfer(Range(start, start + length), version)
         if length:
             with canceller.watching():
-                self._run(location, what, lambda storage: storage.fetch(location, transfer, canceller, what=what))
+                self._run(what, lambda storage: storage.fetch(location, transfer, canceller, what=what))
         if transfer.arrived != length:
             raise CorruptFileError(f"{what} ends at byte {start + transfer.arrived}; {_CHANGED}", file=version.name)
         return transfer.data
 
-    def _run(self, location: Location, what: str, action: Callable[[Storage], _T]) -> _T:
+    def _run(self, what: str, action: Callable[[Storage], _T]) -> _T:
         """Do something with the storage; a credential that is refused is renewed."""
-        refusals = 0
         try:
-            while True:
-                storage = self.lease.storage()
-                try:
-                    return action(storage)
-                except PermissionError as refusal:
-                    refusals += 1
-                    self.lease.refused(storage, location, what, refusal, refusals)
+            return renewing(self.lease, what, action)
         except FileNotFoundError:
             raise NoSuchFileError(f"{what} does not exist, or no longer; list the files of {self.name}") from None
         except DeltaSharingError as error:

@@ -15,9 +15,10 @@ from delta_sharing_spark.errors import CredentialError, FileGoneError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.wire_records import parse_credentials
-from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from emulators.clouds import Cloud, put_table
 from unit.access.shared_tables import NAME, head_of, opened, rows, split_of

@@ -28,14 +28,14 @@ from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaShari
 from delta_sharing_spark.network import retry
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool
-from delta_sharing_spark.scan import split_reader
+from delta_sharing_spark.scan import fetching
 from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
 from delta_sharing_spark.spark import session_settings
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
-from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support import HANGS
@@ -185,7 +185,7 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
             return super().submit(*arguments, **named)
 
     split = planned(server, maxSplitBytes="1g")
-    monkeypatch.setattr(split_reader, "DaemonPool", ClosingPool)
+    monkeypatch.setattr(fetching, "DaemonPool", ClosingPool)
     reader = _SplitReader(split, split.access)
     with pytest.raises(ReadCancelled, match="broken off"):
         list(reader.batches())
@@ -211,7 +211,7 @@ def test_abandoned_and_collected_as_its_own_pool_begins_a_thread(
                 until(lambda: (gc.collect(), gone() is None)[1])  # a collection under way elsewhere makes it do nothing
             super()._begin()
 
-    monkeypatch.setattr(split_reader, "DaemonPool", CollectingPool)
+    monkeypatch.setattr(fetching, "DaemonPool", CollectingPool)
     first = planned(server, maxSplitBytes="1g")
     batches = read_splits([first, replace(first, index=1)], workers=2)
     next(batches)
@@ -361,18 +361,14 @@ def test_bytes_that_were_decoded_are_let_go_of_at_once(
     """Not when Python's collector comes: it counts objects, of which a read makes few, and not their bytes."""
     fetched: list[weakref.ref[Any]] = []
 
-    def watch(kind: type[HttpSource | ObjectSource]) -> None:
-        read = kind.read
+    read = RangeReader.read
 
-        def watched(self: Any, start: int, length: int) -> memoryview:
-            data = read(self, start, length)
-            fetched.append(weakref.ref(data.obj))
-            return data
+    def watched(self: Any, start: int, length: int) -> memoryview:
+        data = read(self, start, length)
+        fetched.append(weakref.ref(data.obj))
+        return data
 
-        monkeypatch.setattr(kind, "read", watched)
-
-    watch(HttpSource)
-    watch(ObjectSource)
+    monkeypatch.setattr(RangeReader, "read", watched)
     split = planned(server, "s.d.t" if mode == "url" else "s.d.dir", retryTimeout="20s")
     if fault:
         server.faults.add("data", times=2, skip=1, **fault)  # one file may meet them all
@@ -414,24 +410,18 @@ class _Url:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def url(self) -> str:
+    def current(self) -> str:
         return self._url
 
-    def refused(self, url: str, reason: str) -> None:
-        raise AssertionError(reason)
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        raise AssertionError(str(refusal))
 
 
 def test_urls_that_are_not_admitted() -> None:
-    import requests
-
     url = "http://data.example.com/f?sig=s3cret"
-
-    with requests.Session() as session:
-        source = HttpSource(
-            session, _Url(url), name="f", size=10, policy=HttpPolicy(retry_seconds=0, local_server=True)
-        )
-        with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
-            source.read(0, 5)
+    source = url_reader(_Url(url), StorageSettings(retry_seconds=0, local_server=True), name="f", size=10)
+    with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
+        source.read(0, 5)
     assert "http://data.example.com" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 

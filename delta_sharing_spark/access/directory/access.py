@@ -21,19 +21,12 @@ from delta_sharing_spark.network.renewable import Renewable, Term, due_before
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.answers import action_of, is_sure, reason_of
-from delta_sharing_spark.storage.locations import Kind, Location, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource, Storage
+from delta_sharing_spark.storage.clouds.contract import NO_SECRET, Secret
+from delta_sharing_spark.storage.clouds.registry import check, cloud_of, kinds_on_wire, parse_location
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.objects import Storage, object_reader
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource, Part
-from delta_sharing_spark.storage.secrets import (
-    AwsSession,
-    AzureSas,
-    GcpBearer,
-    NoSecret,
-    R2Session,
-    Secret,
-    StorageSettings,
-    fits,
-)
 
 if TYPE_CHECKING:
     from delta_sharing_spark.sharing.address import TableName
@@ -86,16 +79,11 @@ class StorageToken:
     ended: float | None = None
 
     def __post_init__(self) -> None:
-        if not fits(self.secret, self.location):
-            raise CredentialError(
-                f"the credential for {self.location} is of kind {self.secret.kind}, but its scheme "
-                f"{self.location.scheme!r} takes {self.location.kind}; ask the provider to check the sharing server"
-            )
-        self.secret.check()
+        check(self.secret, self.location)
 
     @property
-    def kind(self) -> Kind:
-        """``aws``, ``r2``, ``azure``, ``gcp`` or ``local``."""
+    def kind(self) -> str:
+        """Its cloud's, by the registry, or ``local``."""
         return self.secret.kind
 
     @property
@@ -157,27 +145,17 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
 
 
 def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
-    kinds: dict[str, Secret] = {}
-    for session, keys in ((AwsSession, credentials.aws), (R2Session, credentials.r2)):
-        if keys is not None:
-            kinds[session.named] = session(
-                (keys.get("accessKeyId") or "").strip(),
-                (keys.get("secretAccessKey") or "").strip(),
-                None if keys.get("sessionToken") is None else keys["sessionToken"].strip(),
-            )
-    if (azure := credentials.azure) is not None:
-        kinds["azureUserDelegationSas"] = AzureSas.of_token(azure.get("sasToken") or "")
-    if (gcp := credentials.gcp) is not None:
-        kinds["gcpOauthToken"] = GcpBearer((gcp.get("oauthToken") or "").strip())
-    if requested.kind == "local" and not kinds:
-        return NoSecret()
-    if len(kinds) != 1:
-        kinds_sent = ", ".join(kinds) or "none"
+    if requested.is_local and not credentials.secrets:
+        return NO_SECRET
+    if len(credentials.secrets) != 1:
+        kinds = ", ".join(credentials.secrets) or "none"
         raise CredentialError(
-            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {kinds_sent}; "
+            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {kinds}; "
             f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
-    return next(iter(kinds.values()))
+    ((wire_field, parts),) = credentials.secrets.items()
+    kind = kinds_on_wire()[wire_field]
+    return Secret(kind, cloud_of(kind).parts_of(parts))
 
 
 class Issuer(Protocol):
@@ -331,16 +309,16 @@ class DirectoryAccess(FileAccess):
 
     def open(self, task: FileTask) -> ByteSource:
         location = parse_location(task.location)
-        return ObjectSource(self.lease(location), location, name=task.id, size=task.size)
+        return object_reader(self.lease(location), location, name=task.id, size=task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         location = parse_location(vector.path)
         name = f"deletion vector {vector.unique_id} of {task.id}"
-        return Part(ObjectSource(self.lease(location), location, name=name, size=None), vector.frame)
+        return Part(object_reader(self.lease(location), location, name=name, size=None), vector.frame)
 
     def lease(self, location: Location) -> DirectoryLease:
         """The lease of the location that ``location`` lies in; raises CredentialError where it lies in none."""
-        return DirectoryLease(self, token_covering(self.tokens, location, table=self.table))
+        return DirectoryLease(self, token_covering(self.tokens, location, table=self.table), location)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: with the first of the tokens."""
@@ -376,14 +354,13 @@ class DirectoryAccess(FileAccess):
 class DirectoryLease:
     """One location's storage, with a token that is renewed before it expires and once when it is refused."""
 
-    def __init__(self, access: DirectoryAccess, token: StorageToken) -> None:
-        self._access = access
-        self._token = token
+    def __init__(self, access: DirectoryAccess, token: StorageToken, location: Location) -> None:
+        self._access, self._token, self._location = access, token, location
         #: Whether a new token that was refused has been tried again after a pause, which is no renewal.
         self._has_paused = False
 
-    def storage(self) -> Storage:
-        """See ``StorageLease.storage``; raises CredentialError where the token has expired and cannot be renewed."""
+    def current(self) -> Storage:
+        """See ``Lease.current``; raises CredentialError where the token has expired and cannot be renewed."""
         token, issuer = self._token, self._access.issuer
         if issuer is not None:
             TOKENS.put(issuer, token.location, token)
@@ -395,10 +372,10 @@ class DirectoryLease:
             )
         return storage_for(token, self._access.settings)
 
-    def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
+    def refused(self, storage: Storage, name: str, refusal: PermissionError, refusals: int) -> None:
         issuer = self._access.issuer
         if issuer is None or refusals > MAX_RENEWALS + self._has_paused:
-            raise self._final(storage, location, name, refusal)
+            raise self._final(storage, name, refusal)
         token = self._token
         if token.uuid != storage.credential:
             return  # another thread has renewed it meanwhile
@@ -421,16 +398,15 @@ class DirectoryLease:
             )
             raise
 
-    def _final(self, storage: Storage, location: Location, name: str, refusal: PermissionError) -> DeltaSharingError:
+    def _final(self, storage: Storage, name: str, refusal: PermissionError) -> DeltaSharingError:
         """The error of a file that is refused also with a new credential: it is gone, or the credential is too narrow."""
-        access, token = self._access, self._token
+        access, token, location = self._access, self._token, self._location
         if is_sure(refusal) and (action := action_of(refusal, "")):
             return CredentialError(
                 f"the storage refuses {name} of {access.table} ({reason_of(refusal)}); {action}", file=name
             )
         others = [sample for sample in access.samples if sample != location and token.location.covers(sample)]
-        # Azure answers 404 for what does not exist, whatever a credential may do.
-        is_about_scope = is_sure(refusal) or location.kind == "azure"
+        is_about_scope = is_sure(refusal) or storage.tells_absence
         is_listed = None if is_about_scope else _is_listed(storage, location)
         if is_listed is False or (
             not is_about_scope and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))

@@ -72,9 +72,10 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
-from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource, Storage
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.objects import Storage, object_reader
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", "NetworkSettings", StorageSettings)
@@ -116,7 +117,7 @@ def open_directory(
     has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)
-    local = next((location for location in (root, *others) if location.kind == "local"), None)
+    local = next((location for location in (root, *others) if location.is_local), None)
     if local is not None and not is_on_loopback(profile.endpoint):
         raise AccessModeError(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
@@ -468,7 +469,7 @@ class DirectoryTable(OpenTable):
     def _touch(self, location: Location, path: str) -> None:
         """Read one byte of a file in an auxiliary location."""
         try:
-            ObjectSource(self.driver.lease(location), location, name=path, size=None).read(0, 1)
+            object_reader(self.driver.lease(location), location, name=path, size=None).read(0, 1)
         except FileGoneError:
             return  # its own reader says so, if it is needed at all
 

@@ -28,7 +28,7 @@ from delta_sharing_spark.errors import (
     ServerError,
     TableChangedError,
 )
-from delta_sharing_spark.network.http import NetworkSettings, data_session
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.renewable import Renewable, Term
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
@@ -37,7 +37,8 @@ from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
 if TYPE_CHECKING:
@@ -126,82 +127,17 @@ class _Load:
         return 0 if answer is None else sum(page.nbytes for page in answer.pages)
 
 
-def fresh_url(
-    context: RenewalContext | None,
-    task: FileTask,
-    vector: DeletionVector | None,
-    stale: Term[str],
-    reason: str,
-    files: Sequence[FileTask] = (),
-    *,
-    is_refused: bool,
-) -> Term[str]:
-    """A URL of a task's file, or of its ``vector``, other than ``stale``: of this process's last answer, or asked for.
-
-    While a URL still works, an outage of the server is not waited out: it is ``stale`` again, or that of the last answer.
-
-    Args:
-        context: How to ask; None where the sharing token stays on the driver.
-        task: The file as planned.
-        vector: The deletion vector whose URL is wanted; None for the file's own.
-        stale: The URL that was refused or is about to end.
-        reason: Why, for the log and for errors.
-        files: All files of the split: an answer that names them will do.
-        is_refused: Whether the storage refused ``stale``.
-
-    Raises:
-        CredentialError: There is no context.
-        FileGoneError, TableChangedError: The table is no longer the one that was planned.
-        ServerError, NetworkError: The server does not answer.
-    """
-    if context is None:
-        raise CredentialError(
-            f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
-            f"load the table again, or leave carryProfile at true"
-        )
-    load = _loads.get_or_make(context.key, lambda: _Load(context.table))
-
-    def usable(answer: _Answer | None) -> Term[str] | None:
-        file = None if answer is None else fresh_file(answer.pages, task.id)
-        if answer is not None and file is not None and file.size == task.size:
-            url = answer.url(file, vector)
-            if url is not None and url.value != stale.value and time.time() < url.ends_at:
-                return url
-        return None if is_refused else stale
-
-    def made(answer: _Answer) -> Term[str]:
-        file = fresh_file(answer.pages, task.id)
-        if file is None:
-            raise _gone(context, task)
-        _check_same(context, task, file)
-        url = answer.url(file, vector)
-        if url is None:
-            raise _changed(context, task, "the server no longer names its deletion vector's file")
-        return url
-
-    def ask(seconds: float | None) -> _Answer:
-        _log.info("renewing the URLs of %s (%s)", context.table, reason)
-        return _ask(replace(context, settings=context.settings.early(seconds)), load, task, files)
-
-    try:
-        return load.answers.get(usable, ask, made, context.settings)
-    except (ServerError, NetworkError, CredentialError) as error:
-        why = f"was refused ({reason})" if is_refused else "has ended"
-        error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)
-        raise
-
-
-def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask]) -> _Answer:
+def _ask(context: RenewalContext, load: _Load, files: Sequence[FileTask]) -> _Answer:
     """Ask the server for the URLs of a split's files; the answer holds those of other files as well, as far as they are kept."""
     large = context.files > NARROW_ABOVE_FILES
-    file_ids = {file.id for file in files} | {task.id}
-    narrow = narrowed(context.query, context.partitions, files) if large and files else None
+    narrow = narrowed(context.query, context.partitions, files) if large else None
     # Should a server read the narrowed hints otherwise than they are meant, the whole answer decides.
     for query in (context.query,) if narrow is None else (narrow, context.query):
         since, pages, nbytes = time.time(), list[FileColumns](), 0
         response = _answered(context, load, query)
         if context.table_id and response.head.metadata.id != context.table_id:
             raise TableChangedError(f"table {context.table} was replaced since it was loaded; load it again")
+        file_ids = {file.id for file in files}
         missing = set(file_ids)
         for page in response.pages():
             pages.append(page)
@@ -350,28 +286,70 @@ def _values(column: Field, keys: Sequence[str], files: Sequence[FileTask]) -> Ex
 
 @dataclass(slots=True)
 class _Lease:
-    """The URL of one data file or vector, renewed through the split's renewal context."""
+    """The URL of one data file or vector, renewed through the split's renewal context (``storage.range_reader.Lease``)."""
 
     access: UrlAccess
     task: FileTask
-    current: Term[str]
+    term: Term[str]
     vector: DeletionVector | None = None
 
-    def url(self) -> str:
-        current = self.current
+    def current(self) -> str:
+        current = self.term
         if time.time() >= current.renew_at and self.access.renewal is not None:
             current = self._renewed(current, "its expiry is near", is_refused=False)
         return current.value
 
-    def refused(self, url: str, reason: str) -> None:
-        current = self.current
+    def refused(self, url: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        current = self.term
         if current.value == url:  # else another thread has renewed it meanwhile
-            self._renewed(current, reason, is_refused=True)
+            self._renewed(current, str(refusal), is_refused=True)
 
     def _renewed(self, stale: Term[str], reason: str, *, is_refused: bool) -> Term[str]:
-        renewal, files = self.access.renewal, self.access.files
-        self.current = fresh_url(renewal, self.task, self.vector, stale, reason, files, is_refused=is_refused)
-        return self.current
+        """Another URL than ``stale``, of this process's last answer or asked for; while ``stale`` still works, maybe itself.
+
+        Raises:
+            CredentialError: The sharing token stays on the driver.
+            FileGoneError, TableChangedError: The table is no longer the one that was planned.
+            ServerError, NetworkError: The server does not answer.
+        """
+        context, task, vector = self.access.renewal, self.task, self.vector
+        if context is None:
+            raise CredentialError(
+                f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
+                f"load the table again, or leave carryProfile at true"
+            )
+        load = _loads.get_or_make(context.key, lambda: _Load(context.table))
+
+        def usable(answer: _Answer | None) -> Term[str] | None:
+            file = None if answer is None else fresh_file(answer.pages, task.id)
+            if answer is not None and file is not None and file.size == task.size:
+                url = answer.url(file, vector)
+                if url is not None and url.value != stale.value and time.time() < url.ends_at:
+                    return url
+            return None if is_refused else stale
+
+        def accept(answer: _Answer) -> Term[str]:
+            file = fresh_file(answer.pages, task.id)
+            if file is None:
+                raise _gone(context, task)
+            _check_same(context, task, file)
+            url = answer.url(file, vector)
+            if url is None:
+                raise _changed(context, task, "the server no longer names its deletion vector's file")
+            return url
+
+        def ask(seconds: float | None) -> _Answer:
+            _log.info("renewing the URLs of %s (%s)", context.table, reason)
+            patient = replace(context, settings=context.settings.early(seconds))
+            return _ask(patient, load, (*self.access.files, task))
+
+        try:
+            self.term = load.answers.get(usable, ask, accept, context.settings)
+        except (ServerError, NetworkError, CredentialError) as error:
+            why = f"was refused ({reason})" if is_refused else "has ended"
+            error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)
+            raise
+        return self.term
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,13 +364,13 @@ class UrlAccess(FileAccess):
         files: The files of the split, which one renewal should find.
     """
 
-    settings: HttpPolicy = field(repr=False)
+    settings: StorageSettings = field(repr=False)
     renewal: RenewalContext | None = field(default=None, repr=False)
     planned_at: float = 0.0
     expires_at: float | None = None
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
-    def open(self, task: FileTask) -> HttpSource:
+    def open(self, task: FileTask) -> RangeReader[str]:
         return self._source(task, task.location, None, task.id, task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
@@ -401,10 +379,10 @@ class UrlAccess(FileAccess):
 
     def _source(
         self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
-    ) -> HttpSource:
+    ) -> RangeReader[str]:
         ends = self.ends(task if vector is None else replace(task, location=url))
         lease = _Lease(self, task, url_term(url, ends, self.planned_at), vector)
-        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.settings)
+        return url_reader(lease, self.settings, name=name, size=size)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: by the answer, the file's record and the URL itself. What had ended when it came tells nothing."""

@@ -15,10 +15,10 @@ from delta_sharing_spark.access.asking import (
     REFUSALS,
     Refusal,
     classified,
-    http_policy_of,
     iso,
     refused_travel,
     response_formats,
+    storage_settings,
     words_of,
 )
 from delta_sharing_spark.access.contract import (
@@ -124,8 +124,8 @@ class UrlTable(OpenTable):
 
         With a limit and no filter the server is told, and asked again if it told of too few files.
         """
-        limit = scan.options.limit if scan.rows_needed is None else scan.rows_needed
-        if limit is None or scan.predicate is not None:
+        limit = scan.row_limit.rows_listed
+        if limit is None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
         return (
@@ -448,7 +448,8 @@ class UrlTable(OpenTable):
         return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
-        nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile, self._table), planned_at=time.time())
+        settings = storage_settings(scan.options, self._table, self._negotiated.profile)
+        nothing = UrlAccess(settings, planned_at=time.time())
         return VersionListing((), nothing, self.stream_identity(scan))
 
     def _access(self, scan: ResolvedScan, response: QueryResponse, files: int) -> UrlAccess:
@@ -478,7 +479,7 @@ class UrlTable(OpenTable):
                 files=files,
                 partitions=tuple(f for f in scan.shape.schema.fields if f.name in partitions),
             )
-        settings = http_policy_of(negotiated.options, negotiated.profile, self._table)
+        settings = storage_settings(negotiated.options, self._table, negotiated.profile)
         return UrlAccess(settings, renewal, response.received_at, ends / 1000 if ends else None)
 
 

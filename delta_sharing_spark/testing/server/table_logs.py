@@ -24,8 +24,9 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.storage import local_files
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.locations import StoredObject, parse_location
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 
@@ -84,7 +85,7 @@ class TableLogs:
     """
 
     def __init__(self) -> None:
-        self._kept: ProcessCache[tuple[Any, ...], LoggedSnapshot] = ProcessCache(
+        self._snapshots: ProcessCache[tuple[Any, ...], LoggedSnapshot] = ProcessCache(
             _SNAPSHOTS, lambda snapshot: len(snapshot.files), _FILES
         )
 
@@ -100,11 +101,11 @@ class TableLogs:
         """A version with its files, the newest by default."""
         newest, identity = self._newest(table)
         key = (table.path, newest if version is None else version, identity)
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._load(table, key[1])
-            self._kept.put(key, kept)
-        return kept
+        loaded = self._snapshots.get(key)
+        if loaded is None:
+            loaded = self._load(table, key[1])
+            self._snapshots.put(key, loaded)
+        return loaded
 
     def commits(self, table: SharedTable, start: int, end: int) -> Iterator[LoggedCommit]:
         """The commits of a range, both ends included, oldest first."""

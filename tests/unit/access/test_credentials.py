@@ -17,8 +17,9 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
-from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.secrets import AwsSession, Secret
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from support.secrets import aws_session
 from unit.access.issuing import CountingIssuer, secret_for
 
 NOW = 1_700_000_000.0
@@ -32,7 +33,9 @@ Raw = Mapping[str, str] | None
 
 
 def _answer(location: str | None, *, aws: Raw = None, azure: Raw = None, gcp: Raw = None, expires: int | None = LATER):
-    return TemporaryCredentials(location=location, expiration_time=expires, aws=aws, azure=azure, gcp=gcp)
+    sent = {"awsTempCredentials": aws, "azureUserDelegationSas": azure, "gcpOauthToken": gcp}
+    secrets = {name: parts for name, parts in sent.items() if parts is not None}
+    return TemporaryCredentials(location=location, expiration_time=expires, secrets=secrets)
 
 
 def _issue(answer: TemporaryCredentials, requested: str) -> StorageToken:
@@ -146,7 +149,7 @@ def _token(text: str, secret: Secret | None = None, lifetime: float = 3600.0) ->
 
 def test_a_token_checks_its_kind_by_itself() -> None:
     with pytest.raises(CredentialError, match="of kind aws"):
-        _token("gs://b/t", AwsSession("a", "b", "c"))
+        _token("gs://b/t", aws_session("a", "b", "c"))
 
 
 @pytest.mark.parametrize(("lifetime", "margin"), [(3600, 300), (43_200, 300), (600, 60), (10, 1)])

@@ -8,7 +8,7 @@ from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.access.url.signed_urls import url_end, url_term
 from delta_sharing_spark.network.renewable import Term
 from delta_sharing_spark.scan.plan import FileTask
-from delta_sharing_spark.storage.http_source import HttpPolicy
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 NINE = 1_795_251_600.0  # 2026-11-21T09:00:00Z
 
@@ -53,5 +53,5 @@ def test_clocks_that_differ_leave_it_to_the_storage() -> None:
 @pytest.mark.parametrize(("told", "ends"), [(900.0, None), (1000.0, None), (1500.0, 1500.0), (None, None)])
 def test_what_had_ended_when_it_came_does_not_end_what_stands_on_it(told: float | None, ends: float | None) -> None:
     """Tickets of a gateway whose clock is ahead by an hour would have ended when they were given out."""
-    access = UrlAccess(HttpPolicy(), planned_at=1000.0, expires_at=told)
+    access = UrlAccess(StorageSettings(), planned_at=1000.0, expires_at=told)
     assert access.ends(FileTask("f", "https://host/f", 1)) == ends

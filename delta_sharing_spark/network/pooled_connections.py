@@ -22,11 +22,11 @@ from urllib3._collections import HTTPHeaderDict  # urllib3 2 names it itself
 from delta_sharing_spark.network.connections import BreakableAdapter, BreakableConnection, FinalAnswer
 from delta_sharing_spark.network.urls import Url
 
-#: The head of an answer as storages send it to those who keep their connection: 200 or 206, and of a known length.
+#: The head of an answer over a connection that stays open: status 200 or 206, and a known length.
 _PLAIN_HEAD = re.compile(rb"HTTP/1\.1 (20[06])(?: [^\r\n]*)?\r\n((?:[!#-9;-~]+:[^\r\n]*\r\n)+)\r\n")
 
 
-#: As http.client has it.
+#: The most headers of an answer, as in http.client.
 _MOST_HEADERS = 100
 
 
@@ -61,7 +61,7 @@ class _HTTPAnswer(FinalAnswer):
         self.length, self.chunked, self.will_close = int(length), False, False
 
 
-class KeptAnswer:
+class PooledAnswer:
     """The head of an answer of status 200 or 206, and its body as it arrives; a context manager.
 
     Attributes:
@@ -98,7 +98,7 @@ class KeptAnswer:
         self.received += count
         return count
 
-    def __enter__(self) -> KeptAnswer:
+    def __enter__(self) -> PooledAnswer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,7 +109,7 @@ class KeptAnswer:
 
 
 #: An answer of requests, or one whose bytes are read as they arrive.
-Answer: TypeAlias = requests.Response | KeptAnswer
+Answer: TypeAlias = requests.Response | PooledAnswer
 
 
 def send(
@@ -160,7 +160,7 @@ def send(
             raise _urllib3s(error) from None
         raise
     if isinstance(answer, _HTTPAnswer) and answer.status in (200, 206):
-        return KeptAnswer(answer, release)
+        return PooledAnswer(answer, release)
     if answer.will_close:
         connection.close()  # its socket is the answer's, until that is closed
     response = requests.Response()
@@ -180,7 +180,7 @@ def send(
     return response
 
 
-#: Errors that connecting raises in the libraries' own words, which say more than that a connection was aborted.
+#: Errors of a connection that is made, whose own words say more than that it was aborted.
 _OF_CONNECTING = (urllib3.exceptions.HTTPError, ssl.SSLError)
 
 

@@ -21,10 +21,10 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_sharing_spark.network import kept_connections
+from delta_sharing_spark.network import pooled_connections
 from delta_sharing_spark.network.connections import BreakableAdapter
 from delta_sharing_spark.network.http import NetworkSettings, data_session
-from delta_sharing_spark.network.kept_connections import KeptAnswer, send
+from delta_sharing_spark.network.pooled_connections import PooledAnswer, send
 from delta_sharing_spark.network.urls import parse_url
 from support.certificates import certificate_of
 from unit.storage.misbehaving_server import Handler, Server
@@ -52,7 +52,7 @@ def ask(session: requests.Session, url: str, start: int, end: int) -> tuple[int,
     """The status and the body."""
     headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     with send(session, "GET", parse_url(url), headers, (5.0, 5.0)) as answer:
-        assert isinstance(answer, KeptAnswer)
+        assert isinstance(answer, PooledAnswer)
         room, arrived = memoryview(bytearray(end - start)), 0
         while arrived < end - start and (count := answer.read_into(room[arrived:])):
             arrived += count
@@ -73,7 +73,7 @@ def test_a_body_that_was_not_read_to_its_end_takes_its_connection_with_it(
 ) -> None:
     ask(session, server.url, 0, 10)
     with send(session, "GET", parse_url(server.url), {"Range": "bytes=0-99999"}, (5.0, 5.0)) as answer:
-        assert isinstance(answer, KeptAnswer)
+        assert isinstance(answer, PooledAnswer)
         answer.read_into(memoryview(bytearray(10)))
     assert ask(session, server.url, 50, 60) == (206, DATA[50:60])
     assert ask(session, server.url, 70, 80) == (206, DATA[70:80])
@@ -145,7 +145,7 @@ def test_a_target_is_sent_letter_by_letter_each_time(server: Server, session: re
     for is_decoded in (False, False, True):
         headers = {"Range": "bytes=0-9", "Accept-Encoding": "identity"}
         with send(session, "GET", parse_url(root + target), headers, (5.0, 5.0), is_decoded=is_decoded) as answer:
-            if isinstance(answer, KeptAnswer):
+            if isinstance(answer, PooledAnswer):
                 answer.read_into(memoryview(bytearray(10)))
         assert server.lines[-1] == f"GET {target.partition('#')[0]} HTTP/1.1"
 
@@ -154,7 +154,7 @@ def test_a_target_is_sent_letter_by_letter_each_time(server: Server, session: re
 def test_the_head_of_a_request_holds_the_target_as_it_came(text: str, is_forwarded: bool) -> None:
     url = parse_url(f"http://host.example:8443/{text}")
     pool = SimpleNamespace(proxy="p" if is_forwarded else None, proxy_headers={"Proxy-Authorization": "x"})
-    lines = kept_connections._head("GET", url, {}, pool).decode().split("\r\n")
+    lines = pooled_connections._head("GET", url, {}, pool).decode().split("\r\n")
     root = "http://host.example:8443" if is_forwarded else ""
     assert lines[:2] == [f"GET {root}/{text} HTTP/1.1", "Host: host.example:8443"]
     assert ("Proxy-Authorization: x" in lines) == is_forwarded
@@ -300,12 +300,12 @@ def test_a_head_reads_as_by_http_client(status: str, headers: list[str], ending:
             answer.begin()
         except (http.client.HTTPException, urllib3.exceptions.InvalidHeader) as error:
             return type(error)
-        ours = isinstance(answer, kept_connections._HTTPAnswer)
+        ours = isinstance(answer, pooled_connections._HTTPAnswer)
         fields = answer.fields if ours else {name.lower(): value for name, value in answer.headers.items()}
         ends = answer.length, answer.chunked, bool(answer.will_close)
         return answer.version, answer.status, fields, ends, answer.isclosed() or answer.fp.read()
 
-    ours = outcome(kept_connections._HTTPAnswer)
+    ours = outcome(pooled_connections._HTTPAnswer)
     if ours is urllib3.exceptions.InvalidHeader:
         assert sum(header.lower().startswith("content-length:") for header in headers) > 1
     else:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def files_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is fetched whole: its footer first, and each column chunk that is wanted by a request of its own."""
     for size in ("WHOLE_FILE", "_ALWAYS_WHOLE", "_FIRST_GAP"):
         monkeypatch.setattr(f"delta_sharing_spark.scan.pace.{size}", 0)
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets this process's wall clock on by some seconds, for the client and the embedded server alike."""
+    wall, passed = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: wall() + sum(passed))
+    return passed.append
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.sharing import profile
 from delta_sharing_spark.storage import locations
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.testing.server import sharing_server
 
 #: Ours, after what Windows' ``os``, ``socket`` and ``signal`` lack is gone; the standard library has taken what it uses.
@@ -67,8 +68,8 @@ def test_a_system_without_what_only_posix_has(tmp_path: Path) -> None:
 
 def test_paths_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "_IS_WINDOWS", True)
-    assert locations.parse_location("file:///C:/shared/t").path == "C:/shared/t"
-    assert str(locations.parse_location("file:///C:/shared/t")) == "file:///C:/shared/t"
+    assert parse_location("file:///C:/shared/t").path == "C:/shared/t"
+    assert str(parse_location("file:///C:/shared/t")) == "file:///C:/shared/t"
     assert paths.local_path(paths.join("file:///C:/shared/t", "a/b.parquet")) == "C:/shared/t/a/b.parquet"
     assert paths.qualify("file:///C:/t", "file:/D:/x/./y") == "file:///D:/x/y"
     assert paths.local_path("file:///share/t") == "/share/t"

@@ -143,8 +143,8 @@ class VersionListing:
 class OpenTable(ABC):
     """A shared table that one access mode has opened; lives in one process.
 
-    Every method may ask the sharing server or the storage and raises what these raise: ServerError, NetworkError,
-    CredentialError, ResponseError, LogError; and VersionError for a version that is not there or not shared.
+    Every method may ask the sharing server or the storage and raises what these raise: ServerError, NetworkError, CredentialError,
+    ResponseError, LogError. It raises VersionError for a version that is not there or not shared.
 
     Attributes:
         mode: The access mode's name, in ``explain`` and in stream offsets.

@@ -181,6 +181,9 @@ class OpenTable(ABC):
             NotPinnedError: The scan is pinned, and the server lists its newest version alone.
         """
 
+    def forget_listing(self) -> None:  # noqa: B027 (most modes hold none)
+        """List a snapshot anew the next time: files of it could not be read."""
+
     @abstractmethod
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """The files of the change data feed over the range that the scan's options name, with their change columns."""

@@ -185,6 +185,7 @@ class TableIndex:
             return None
         if kept.has_failed:
             self._keeper.release(kept)
+            self._opener.table().forget_listing()
             return None
         self._questions.move_to_end(question)
         return kept

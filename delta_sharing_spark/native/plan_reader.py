@@ -8,6 +8,7 @@ pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 import sys
@@ -100,8 +101,15 @@ class HeldChunks:
             return group.held
 
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
-        """Begin to fetch chunks of a row group of which the first is not held, as many as are fetched together, if there is room."""
-        if chunks and chunks[0].range.length <= (room := self._budget.room_ahead) and self.find(key, chunks[0]) is None:
+        """Begin to fetch those chunks of a row group that are not held, as many as are fetched together, if there is room."""
+        with self._lock:
+            group = self._groups.get(key)
+        if group is not None and chunks:
+            # They are fetched in their order: where the last one is held all are.
+            held = group.held
+            first = bisect.bisect_left(chunks, True, key=lambda chunk: bool(held.missing([chunk.range])))
+            chunks = chunks[first:]
+        if chunks and chunks[0].range.length <= (room := self._budget.room_ahead):
             self.fetch(key, shown, self.together(chunks, room))
 
     def together(self, chunks: Sequence[Chunk], room: int = sys.maxsize) -> Sequence[Chunk]:

@@ -154,7 +154,7 @@ def test_queries_over_the_same_files_share_what_was_read(spark: Any, tmp_path: P
         assert run() == ([(101, "u")], 0)
         built.append([{"id": 101, "text": "v"}])
         server.faults.add("data", times=None, status=404)
-        with pytest.raises(Exception, match="404"):
+        with pytest.raises(Exception, match="the storage no longer has it"):
             run()
         server.faults.clear()
         assert run() == ([(102, "v")], 4)

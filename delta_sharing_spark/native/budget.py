@@ -156,11 +156,11 @@ class Budget:
         """Wait until so many bytes may be held, at most until a moment; chunks whose readers stay away are released meanwhile."""
         with self._lock:
             gone = list(self._kept)
-        while (left := until - time.monotonic()) > 0:
+        while (remaining := until - time.monotonic()) > 0:
             for holder, key in gone:
                 holder.release(key)
             with self._room:
-                if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(left, _LOOK)):
+                if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(remaining, _LOOK)):
                     return True
             with self._lock:
                 gone = self._idle(_IDLE)[:1]

@@ -114,8 +114,8 @@ def _kept_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Ar
         mask = np.ones(last - first, dtype=np.bool_)
         starts = offsets[rows.dropped_positions] - first
         mask[np.repeat(starts - (ends - leaving), leaving) + np.arange(total)] = False
-        left = _Rows(arrow_mask(mask), last - first - total)
-        inner = [_kept(values, left) for values in inner]
+        rest = _Rows(arrow_mask(mask), last - first - total)
+        inner = [_kept(values, rest) for values in inner]
     kept = np.zeros(rows.count + 1, dtype=np.int32)
     np.cumsum(lengths[rows.mask], out=kept[1:])
     if len(inner) == 2:

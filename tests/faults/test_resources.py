@@ -410,11 +410,11 @@ class _Url:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def url(self) -> str:
+    def current(self) -> str:
         return self._url
 
-    def refused(self, url: str, reason: str) -> None:
-        raise AssertionError(reason)
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        raise AssertionError(str(refusal))
 
 
 def test_urls_that_are_not_admitted() -> None:

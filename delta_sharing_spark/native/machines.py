@@ -314,8 +314,8 @@ class ClusterGateway(Gateway):
 def preferred_hosts(files: Sequence[VirtualFile], hosts: Sequence[str]) -> list[int]:
     """The host that each file prefers, by its number; -1 where there are none to choose from.
 
-    It is the same in each listing as far as the hosts are, so that what a gateway holds of a file serves again; but none
-    is preferred for much more bytes than others.
+    It is the same in each listing as far as the hosts are, so that what a gateway holds of a file serves again. But
+    none is preferred for much more bytes than others.
     """
     if not hosts:
         return [-1] * len(files)

@@ -1,9 +1,10 @@
 """Lays out the Parquet file that Spark is shown for a data file, or for several small ones: their column chunks under a footer of ours.
 
-The chunks keep their bytes, and of a file alone their places; of several, those of the columns that the scan reads come first,
-so that a reader goes through them in one answer. Encodings belong to column chunks and may differ. In the footer columns bear
-the table's names, columns that are not the table's are left out, and so is what would make Spark read other values: the writer's
-calendar marks, and statistics of floating-point columns by writers that leave NaN out of them.
+The chunks keep their bytes, and of a file alone their places. Of several, those of the columns that the scan reads come
+first, so that a reader goes through them in one answer. Encodings belong to column chunks and may differ. In the footer
+columns bear the table's names, and columns that are not the table's are left out. So is what would make Spark read
+other values: the writer's calendar marks, and statistics of floating-point columns by writers that leave NaN out of
+them.
 
 Columns of ours (``own_columns``) stand behind the data.
 """

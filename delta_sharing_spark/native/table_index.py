@@ -146,7 +146,7 @@ class TableIndex:
             len(native.files),
             self._total_files(report, question[1]),
             time.monotonic() - began,
-            listing is not None,
+            listing is not None or report.is_repeated,
         )
         _log.info("%s", record)
         return native, record

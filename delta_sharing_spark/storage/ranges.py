@@ -52,8 +52,8 @@ class SeekableFile(io.RawIOBase):
 
     def _available(self, length: int | None) -> int:
         """How many of ``length`` bytes, all if negative or None, follow the position."""
-        left = max(0, self._size - self._position)
-        return left if length is None or length < 0 else min(length, left)
+        rest = max(0, self._size - self._position)
+        return rest if length is None or length < 0 else min(length, rest)
 
 
 class ByteSource(Protocol):
@@ -109,9 +109,11 @@ def check_range(source: ByteSource, start: int, length: int) -> None:
     Raises:
         CorruptFileError: The range goes beyond the file's end, or beyond what one read may be.
     """
-    known = source.size != UNKNOWN_SIZE
-    if start < 0 or length < 0 or start + length > source.size or (not known and length > _LARGEST_UNPLANNED):
-        size = f"it has {source.size}" if known else f"at most {_LARGEST_UNPLANNED} are read of a file of unknown size"
+    has_size = source.size != UNKNOWN_SIZE
+    if start < 0 or length < 0 or start + length > source.size or (not has_size and length > _LARGEST_UNPLANNED):
+        size = (
+            f"it has {source.size}" if has_size else f"at most {_LARGEST_UNPLANNED} are read of a file of unknown size"
+        )
         raise CorruptFileError(
             f"file {source.name}: bytes {start} to {start + length} were asked for, but {size}; "
             f"the file is truncated or damaged: ask the provider to check it",
@@ -141,13 +143,13 @@ def coalesce(ranges: Iterable[Range], gap: int) -> list[Range]:
     >>> coalesce([Range(0, 10), Range(12, 20), Range(100, 110)], gap=4)
     [Range(start=0, end=20), Range(start=100, end=110)]
     """
-    joined: list[Range] = []
+    pieces: list[Range] = []
     for piece in sorted(r for r in ranges if r.end > r.start):
-        if joined and piece.start - joined[-1].end <= gap:
-            joined[-1] = Range(joined[-1].start, max(joined[-1].end, piece.end))
+        if pieces and piece.start - pieces[-1].end <= gap:
+            pieces[-1] = Range(pieces[-1].start, max(pieces[-1].end, piece.end))
         else:
-            joined.append(piece)
-    return joined
+            pieces.append(piece)
+    return pieces
 
 
 def cut(whole: Range, limit: int) -> list[Range]:

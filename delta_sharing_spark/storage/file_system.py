@@ -25,15 +25,15 @@ class PlaceFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.place = place
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        return _details(self.place.info(self._strip_protocol(path)))
+        return _described(self.place.info(self._strip_protocol(path)))
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         path = self._strip_protocol(path)
-        files = [_details(entry) for entry in self.place.entries(path)]
-        if not files:
+        entries = [_described(entry) for entry in self.place.entries(path)]
+        if not entries:
             itself = self.info(path)
-            files = [itself] if itself["type"] == "file" else []
-        return files if detail else [one["name"] for one in files]
+            entries = [itself] if itself["type"] == "file" else []
+        return entries if detail else [one["name"] for one in entries]
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
@@ -41,10 +41,10 @@ class PlaceFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth, withdirs, detail, **options)
-        files = {one["name"]: one for one in map(_details, self.place.entries(path, deep=True))}
-        if not files and (itself := self.info(path))["type"] == "file":
-            files = {itself["name"]: itself}
-        return files if detail else sorted(files)
+        entries = {one["name"]: one for one in map(_described, self.place.entries(path, deep=True))}
+        if not entries and (itself := self.info(path))["type"] == "file":
+            entries = {itself["name"]: itself}
+        return entries if detail else sorted(entries)
 
     # fsspec takes any failure for absence.
 
@@ -101,7 +101,7 @@ class PlaceFile(AbstractBufferedFile):  # type: ignore[misc]
         return bytes(self._place.read(self.path, self._version, start, max(0, end - start), self._canceller))
 
 
-def _details(entry: StoredObject) -> dict[str, Any]:
+def _described(entry: StoredObject) -> dict[str, Any]:
     name = entry.name.rstrip("/")
     if name != entry.name:
         return {"name": name, "size": 0, "type": "directory", "mtime": None}

@@ -56,13 +56,13 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def comments(source: str) -> Iterator[str]:
-    """The comments of a module; those in lines that follow each other are one."""
+    """The comments of a module; those that have lines to themselves, one after the other, are one."""
     block: list[str] = []
     before = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
-        if token.start[0] != before + 1:
+        if token.start[0] != before + 1 or token.line[: token.start[1]].strip():
             yield "\n".join(block)
             block = []
         block.append(token.string.lstrip("#: "))

@@ -185,12 +185,12 @@ class CachedLogStore:
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
         with self._lock:
-            entry = self._files.get(path)
-            if entry is not None:
+            content = self._files.get(path)
+            if content is not None:
                 self._files.move_to_end(path)
-                return entry
+                return content
             self._check_present(path)
-        data = self._ask_store(self._store.read, path)
+        data = self._asked(self._store.read, path)
         with self._lock:
             self._keep(path, data)
         return data
@@ -206,17 +206,17 @@ class CachedLogStore:
     def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         """See ``LogStore.list_from``."""
         with self._lock:
-            entry = self._listings.get(relative_dir)
-        if entry is None or (start_name < entry[0] and entry[1] is not None):
+            listing = self._listings.get(relative_dir)
+        if listing is None or (start_name < listing[0] and listing[1] is not None):
             start = start_name
             if relative_dir == LOG_DIR and self._first_version is not None:
                 start = min(start, f"{self._first_version:020d}.")
             entries = self._store.list_from(relative_dir, start)
-            entry = (start, entries)
+            listing = (start, entries)
             with self._lock:
-                self._listings[relative_dir] = entry
+                self._listings[relative_dir] = listing
                 self._infos.update((f"{relative_dir}/{entry.name}", entry) for entry in entries or ())
-        return None if entry[1] is None else [item for item in entry[1] if item.name >= start_name]
+        return None if listing[1] is None else [entry for entry in listing[1] if entry.name >= start_name]
 
     def info(self, path: str) -> StoredObject:
         """See ``LogStore.info``."""
@@ -224,7 +224,7 @@ class CachedLogStore:
             if path in self._infos:
                 return self._infos[path]
             self._check_present(path)
-        info = self._ask_store(self._store.info, path)
+        info = self._asked(self._store.info, path)
         if path.startswith(LOG_DIR):
             with self._lock:
                 self._infos[path] = info
@@ -235,7 +235,7 @@ class CachedLogStore:
         if absent is not None:
             raise copy(absent)
 
-    def _ask_store(self, ask: Callable[[str], _T], path: str) -> _T:
+    def _asked(self, ask: Callable[[str], _T], path: str) -> _T:
         """What the storage answers of a file; that it has none is kept."""
         try:
             return ask(path)

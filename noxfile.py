@@ -304,13 +304,12 @@ def yarn(session: nox.Session) -> None:
     session.run("python", "tests/yarn.py", *session.posargs, env=env)
 
 
-@nox.session(name="flight-go")
-def flight_go(session: nox.Session) -> None:
-    """Arrow's Go client lists, polls, reads in parallel, renews and cancels at our Flight gateway; needs Go."""
-    if shutil.which("go") is None:
-        session.skip("no Go was found; install Go 1.24 or newer")
+@nox.session(name="flight-clients")
+def flight_clients(session: nox.Session) -> None:
+    """Arrow's Go and Java clients list, poll, read, renew and cancel at our Flight gateway; needs Go, or a JDK and Maven; ``-- java``."""
+    env = spark_environment(session)
     install(session, "-e", ".[server,flight-poll]")
-    session.run("python", "examples/flight-go/run.py", env=UTF8)
+    session.run("python", "examples/flight_clients.py", *session.posargs, env=env)
 
 
 @nox.session

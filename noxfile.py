@@ -290,10 +290,14 @@ def flight_alone(session: nox.Session) -> None:
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """The native lane on a cluster of two machines, each a network namespace, under kills; ``-- --rounds 5``; Linux, as root."""
+    """The native lane on a cluster of two machines, each a network namespace, under kills; ``-- --rounds 5``; Linux, as root.
+
+    Then on a cluster of this machine the whole table of what could show a secret: each kind of credential, way and failure.
+    """
     env = spark_environment(session)
-    install(session, "-e", ".[spark,server]", groups=["test-base"])
+    install(session, "-e", EVERYTHING, groups=["test"])
     session.run("python", "tests/cluster.py", *session.posargs, env=env)
+    pytest(session, "tests/faults/test_secrets_in_spark.py", "-k", "cluster", env=env | {"ALL_SECRETS": "1"})
 
 
 @nox.session

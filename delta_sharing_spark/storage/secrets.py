@@ -82,7 +82,7 @@ class AzureSas:
         _check("azureUserDelegationSas.sasToken", self.sas, _SAS)
         if "sig=" not in self.sas:
             raise CredentialError(
-                "azureUserDelegationSas.sasToken has no signature (sig=); ask the provider to check the sharing server"
+                "azureUserDelegationSas.sasToken has no signature (the parameter sig); ask the provider to check the sharing server"
             )
 
 

@@ -136,8 +136,11 @@ class EntryPruner:
             self._skipped[SkipReason.PARTITION_VALUES] += 1
             return False
         for slot, number, kind in self._columns:
-            if bounds[slot] is UNBOUNDED:
-                bounds[slot] = bounds_in(entry, number, kind)
+            known, told = bounds[slot], bounds_in(entry, number, kind)
+            if known is UNBOUNDED:
+                bounds[slot] = told
+            elif known.has_values and told.has_values:
+                bounds[slot] = _narrowed(told, known.low, known.high, known.has_nulls)
         if not possible(bounds) & TRUE:
             self._skipped[SkipReason.STATISTICS] += 1
             return False

@@ -28,7 +28,7 @@ from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Skill, Vo
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.table import Scan, SharedTable
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from delta_sharing_spark.errors import printable
 from delta_sharing_spark.schema.markup import counted, html_table, plain_sql, seconds_text, size_text, text_table
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.contract import ResolvedScan
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.schema.types import Struct
     from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
@@ -129,7 +129,7 @@ class Explanation(str):
 
 def table_html(table: str, head: TableSnapshotHead) -> str:
     """A table as HTML: its version, size, files and description, as far as the server tells them, and its columns."""
-    from delta_sharing_spark.access.contract import shape_of
+    from delta_sharing_spark.access.table_shape import shape_of
 
     metadata = head.metadata
     facts = [

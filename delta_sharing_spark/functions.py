@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, short_traceback
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.profile import Profile, profile_of
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
 from delta_sharing_spark.table import Moment, Scan, SharedTable, response_format
 
 if TYPE_CHECKING:

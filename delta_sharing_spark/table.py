@@ -9,7 +9,6 @@ from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
 from delta_sharing_spark.access.asking import storage_settings, transport_of
-from delta_sharing_spark.access.contract import Decision, shape_of
 from delta_sharing_spark.access.load import (
     WORKERS,
     Load,
@@ -21,6 +20,8 @@ from delta_sharing_spark.access.load import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.resolved_scan import Decision
+from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.display import (
     Column,
     Explanation,
@@ -41,10 +42,11 @@ from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
 from delta_sharing_spark.schema.instants import EPOCH
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +56,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from delta_sharing_spark.access.directory.access import StorageToken
-    from delta_sharing_spark.interop import Engine, EngineOptions
+    from delta_sharing_spark.interop import EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
+    from delta_sharing_spark.storage.clouds.contract import Engine
 
 #: Types of any length.
 _WIDE = ("string", "binary", "variant")
@@ -221,8 +224,8 @@ class SharedTable(RecipientTable, RowSource):
     def versions(self, most: int = 20) -> Sequence[TableVersion]:
         """The newest versions with their times, as a list that prints as a table; the newest last.
 
-        The table's own log tells them where the table is shared by directory and its storage can be read, else the sharing
-        server, with the times of those versions that added or removed files.
+        The table's own log tells them where the table is shared by directory and its storage can be read. Else the sharing
+        server does, with the times of those versions that added or removed files.
 
         Args:
             most: How many at most.

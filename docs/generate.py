@@ -57,9 +57,8 @@ Options of `spark.read.format("deltaSharing")` and `spark.readStream.format("del
 and are those of the JVM connector where it has the same option. An unknown option or value is an error that names the
 nearest known one.
 
-Options given to a `SharingClient` are those of each of its loads. One that is given to a load again (`scan(accessMode="dir")`) takes the
-place of the client's, with two exceptions, which only narrow: of two `where` both hold, and of two `limit` the smaller counts, after both
-conditions.
+Options of a `SharingClient` hold for each of its loads. A load's own option (`scan(accessMode="dir")`) takes the place of the client's.
+Two options only narrow it: of two `where` both hold, and of two `limit` the smaller counts, after both conditions.
 
 - **size**: bytes as a number, or with a binary unit: `12k`, `128m`, `10g`.
 - **duration**: `30s`, `500ms`, `5m`, `1h`; a bare number is seconds.
@@ -148,9 +147,9 @@ A *feature* that is not known refuses the table, for it may change which files o
 | pandas | bytes | bytes |
 
 Where Spark reads BINARY, the log names the column and its type at INFO. Spark 4.1 has the types, but its Parquet reader fails on them.
-No data source of Python's can give Spark a place (the JVM refuses it, 4.3 included): with `engine="python"`, `to_spark`, SQL and views make
-places of the WKB by `st_geomfromwkb` and `st_geogfromwkb`; a plain `spark.read.format("deltaSharing")` without the lane, and a stream, have the
-WKB as BINARY.
+No data source of Python's can give Spark a place: the JVM refuses it, 4.3 included. With `engine="python"`, `to_spark`, SQL and views make
+places of the WKB by `st_geomfromwkb` and `st_geogfromwkb`. A plain `spark.read.format("deltaSharing")` without the lane, and a stream, have
+the WKB as BINARY.
 `toArrow()` of Spark 4.2 and 4.3 fails where such a column, or a variant, is NULL: collect it otherwise, or read it without Spark.
 `where` knows `IS NULL` and `IS NOT NULL` of such columns; their bounds in statistics skip no file.
 
@@ -163,7 +162,7 @@ WKB as BINARY.
 ## Void columns
 
 A column of type `void` stands in no file and is NULL. Under Delta's coming `materializedVoidType` (an RFC still) files may hold such
-columns, as Parquet's UNKNOWN: then they tell which structs are NULL and how many elements an array of voids has. Both forms are read;
+columns, as Parquet's UNKNOWN. They then tell which structs are NULL, and how many elements an array of voids has. Both forms are read;
 the native lane leaves tables with nested voids to the Python source. A map whose keys are void is [not read](#types-that-are-not-read).
 
 Timestamps of 96 bits (INT96) have bounds in a new order in coming files (parquet-format 584). Bounds of INT96 skip nothing here, and

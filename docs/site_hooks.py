@@ -13,6 +13,16 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)")
+#: Pages whose tables are wider than a phone, and have more words than figures: their rows are stacked there.
+_STACKED = (
+    "options.md",
+    "migrating.md",
+    "platforms.md",
+    "jvm-connector.md",
+    "faults-inside.md",
+    "native-reading.md",
+    "comparison.md",
+)
 #: Pages that stand at the top of the repository.
 _PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 
@@ -69,6 +79,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as they stand in the repository, as they are in the site."""
     if page.file.src_uri in _PAGES:
         return re.sub(r"\]\(docs/", "](", markdown).replace("](README.md", "](index.md")
-    if page.file.src_uri == "options.md":
+    if page.file.src_uri in _STACKED:
         markdown = f'<div class="stacked" markdown>\n\n{markdown}\n\n</div>'
     return _OUTSIDE.sub(r"](\1", markdown).replace("](README.md", "](index.md")

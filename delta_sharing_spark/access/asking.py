@@ -29,8 +29,7 @@ from delta_sharing_spark.sharing.private_key import key_consent
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.storage.http_source import HttpPolicy
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
@@ -58,14 +57,12 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     return profile, address.table
 
 
-def transport_of(options: ReadOptions) -> NetworkSettings:
-    """How requests to the sharing server are sent."""
+def transport_of(options: ReadOptions, table: TableName | None = None) -> NetworkSettings:
+    """How requests to the sharing server are sent, of which metrics say the table."""
     return NetworkSettings(
         read_timeout=options.read_timeout,
         client_certificate=_client_certificate(options),
-        caller_org=options.caller_org,
-        engine=_engine(),
-        **_bounds(options),
+        **_bounds(options, table),
     )
 
 
@@ -78,35 +75,30 @@ def _client_certificate(options: ReadOptions) -> ClientCertificate | None:
     return None if certificate is None else ClientCertificate(certificate, key, options.client_key_password)
 
 
-def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:
-    """How data requests are sent, for a profile's server."""
-    return HttpPolicy(
-        local_server=is_on_loopback(profile.endpoint),
-        allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
-        read_timeout=_silence_of_storage(options),
-        caller_org=options.caller_org,
-        engine=_engine(),
-        **_bounds(options),
-    )
-
-
-def storage_settings(options: ReadOptions) -> StorageSettings:
-    """How storage is reached in directory mode."""
+def storage_settings(
+    options: ReadOptions, table: TableName | None = None, profile: Profile | None = None
+) -> StorageSettings:
+    """How data is asked for: at a storage, or by presigned URLs of a profile's server."""
     return StorageSettings(
         region=options.storage_region,
         endpoint=options.storage_endpoint,
+        allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
+        local_server=profile is not None and is_on_loopback(profile.endpoint),
         read_timeout=_silence_of_storage(options),
-        **_bounds(options),
+        **_bounds(options, table),
     )
 
 
-def _bounds(options: ReadOptions) -> dict[str, Any]:
+def _bounds(options: ReadOptions, table: TableName | None) -> dict[str, Any]:
     """What all requests of a load have in common."""
     return {
         "connect_timeout": options.connect_timeout,
         "retry_seconds": options.retry_timeout,
         "proxy": options.proxy,
         "ca_bundle": options.ca_bundle,
+        "caller_org": options.caller_org,
+        "engine": _engine(),
+        "table": "" if table is None else str(table),
     }
 
 

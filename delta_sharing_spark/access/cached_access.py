@@ -16,7 +16,7 @@ from delta_sharing_spark.storage.block_cache import CachedSource, CacheSettings,
 from delta_sharing_spark.storage.ranges import ByteSource
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.contract import ResolvedScan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
 
 
 def cached(access: Access, scan: ResolvedScan) -> FileAccess:

@@ -1,5 +1,4 @@
-"""Defines what an access mode offers of a shared table, whichever way its files are reached, how its files are pruned, and a resolved
-load, which pickles to the planning worker.
+"""Defines what an access mode offers of a shared table, whichever way its files are reached.
 
 ``open.py`` negotiates a mode and opens the table by it; what resolves a load, ``plan.py`` and ``stream/`` work with an ``OpenTable``
 and name no mode. Another way to reach a table is one more subclass of ``OpenTable`` and one more line in ``open.MODES``.
@@ -7,248 +6,23 @@ and name no mode. Another way to reach a table is one more subclass of ``OpenTab
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol, TypeVar
 
 from delta_sharing_spark.access.planned_files import PlannedFiles
-from delta_sharing_spark.errors import AccessModeError, SchemaError, TableChangedError, VersionError
-from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape
+from delta_sharing_spark.errors import AccessModeError, DeltaSharingError, VersionError
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.predicates.skip_reason import SkipReason
-from delta_sharing_spark.predicates.tree import Expression, conjunction
-from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, Access, FileTask
-from delta_sharing_spark.schema.features import TYPE_CHANGES, check_protocol, check_type_changes, mapping_mode
-from delta_sharing_spark.schema.types import (
-    Field,
-    FieldsByName,
-    Primitive,
-    Struct,
-    inner_fields,
-    parse_schema,
-    without_mapping,
-)
-from delta_sharing_spark.sharing import wire_records
-from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.scan.plan import Access, FileTask
 
-if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog import actions
-    from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.predicates.file_skipping import PartitionKey
-
-
-@dataclass(frozen=True, slots=True)
-class TableShape:
-    """The schema of a table, with what maps its columns to those of its files.
-
-    Attributes:
-        id: The table's id; another one means another table.
-        schema: Its columns, with physical names only where columns are mapped.
-        partition_columns: Logical names.
-        mapping: Column mapping mode.
-        may_have_vectors: Whether its protocol allows its files to have deletion vectors.
-    """
-
-    id: str
-    schema: Struct
-    partition_columns: tuple[str, ...]
-    mapping: str
-    may_have_vectors: bool = False
-
-
-def shape_of(
-    protocol: wire_records.Protocol | actions.Protocol, metadata: wire_records.Metadata | actions.Metadata, table: str
-) -> TableShape:
-    """The shape of a table as the sharing server or its log describes it; the protocol passes the gate first.
-
-    Raises:
-        UnsupportedFeatureError: A reader feature or a type that this reader does not know, by its name.
-        ResponseError: A schema that is malformed.
-    """
-    check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
-    schema = parse_schema(metadata.schema_string, table)
-    if TYPE_CHANGES in metadata.schema_string:
-        check_type_changes(schema, table=table)
-    mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
-    if mapping == "none":
-        schema = without_mapping(schema)
-    vectors = "deletionVectors" in (protocol.reader_features or ())
-    return TableShape(metadata.id, schema, metadata.partition_columns, mapping, vectors)
-
-
-def check_same(loaded: TableShape, now: TableShape, table: str) -> None:
-    """Compare the table that a query returns with the one that was loaded; columns that were only added do no harm.
-
-    Raises:
-        TableChangedError: The rows would not be what the DataFrame promises.
-    """
-    why = None
-    if loaded.id and now.id and loaded.id != now.id:
-        why = "it was replaced by another table"
-    elif loaded.partition_columns != now.partition_columns:
-        why = "its partition columns changed"
-    elif loaded.mapping != now.mapping:
-        why = "its column mapping changed"
-    else:
-        fields = FieldsByName(now.schema)
-        for old in loaded.schema.fields:
-            new = fields.find(old.name)
-            if new is None:
-                why = f"column {old.name!r} was dropped"
-            elif new.type != old.type or (new.nullable and not old.nullable):
-                why = f"column {old.name!r} changed from {_shown(old)} to {_shown(new)}"
-            elif new.physical_name != old.physical_name:
-                why = f"column {old.name!r} was replaced"
-            if why:
-                break
-    if why:
-        raise TableChangedError(f"table {table} has changed since it was loaded: {why}; load it again")
-
-
-def check_readable(feed: TableShape, earlier: TableShape, version: int | None, table: str) -> None:
-    """Refuse a version whose values would be missing from the feed's columns, or stand in others.
-
-    A column that the version lacks is NULL in its rows, one that the feed lacks is left out, and types are compared
-    file by file. A version with another id is read where its columns are all in the feed: a MERGE of delta-rs
-    that adds columns or fields gives the table another id.
-
-    Raises:
-        TableChangedError: The version is another table's.
-        SchemaError: Names version and column.
-    """
-    when = "the newest version" if version is None else f"version {version}"
-    if feed.id and earlier.id and feed.id != earlier.id and not _goes_on(feed, earlier):
-        raise TableChangedError(
-            f"table {table} was replaced by another table as of {when}; load it again, or start at a later version"
-        )
-    columns = {column.physical_name: column for column in feed.schema.fields}
-    for column in earlier.schema.fields:
-        known, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
-        why = None
-        if feed.mapping == "none" != earlier.mapping and known is not namesake:
-            why = "files hold it by another name there (the column mapping was taken off)"
-        elif known is not None and (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
-            why = "it is a partition column in one and not in the other"
-        if why is not None:
-            raise SchemaError(
-                f"{when} of {table} has column {column.name!r} otherwise than the change feed that is read: {why}; "
-                f"start at a later version",
-                column=column.name,
-                version=version,
-            )
-
-
-def _goes_on(feed: TableShape, earlier: TableShape) -> bool:
-    """Whether the files of an earlier shape are read as they were."""
-    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
-    return same_files and _holds(feed.schema.fields, earlier.schema.fields)
-
-
-def _holds(now: Sequence[Field], earlier: Sequence[Field]) -> bool:
-    """Whether every earlier field is still there as it was, but for fields that were added within it."""
-    types = {(new.name, new.physical_name): new.type for new in now}
-    for old in earlier:
-        kind, inner = types.get((old.name, old.physical_name)), inner_fields(old.type)
-        if kind is None or not (_holds(inner_fields(kind), inner) if inner else kind == old.type):
-            return False
-    return True
-
-
-def _shown(field_: Field) -> str:
-    return f"{field_.type}{'' if field_.nullable else ' NOT NULL'}"
-
-
-def with_change_columns(schema: Struct, options: ReadOptions) -> Struct:
-    """A table's columns and those of its change data feed."""
-    moment = "long" if options.commit_timestamp_type == "long" else "timestamp"
-    return Struct(
-        (
-            *schema.fields,
-            Field(CHANGE_TYPE, Primitive("string")),
-            Field(COMMIT_VERSION, Primitive("long")),
-            Field(COMMIT_TIMESTAMP, Primitive(moment)),
-        )
-    )
-
-
-Mode = Literal["url", "dir", "flight", "iceberg"]
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The mode of one load.
-
-    Attributes:
-        mode: ``"url"``, ``"dir"``, ``"flight"`` or ``"iceberg"``.
-        reason: Why, for the log.
-        fallback: The other mode, where it may be tried if this one turns out not to work; else None.
-    """
-
-    mode: Mode
-    reason: str
-    fallback: Mode | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NegotiatedTable:
-    """A table that the sharing server has described, and the access mode that was chosen.
-
-    Attributes:
-        options: What the user asked for.
-        profile, settings, table: The sharing server and recipient, how requests are sent, the table's name.
-        head: What the sharing server states about the table.
-        decision: The access mode, why, and what to fall back to.
-    """
-
-    options: ReadOptions = field(repr=False)
-    profile: Profile = field(repr=False)
-    settings: NetworkSettings = field(repr=False)
-    table: TableName
-    head: wire_records.TableSnapshotHead = field(repr=False)
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedScan(NegotiatedTable):
-    """A load whose table, version, columns and conditions are known.
-
-    Attributes:
-        shape: The table's shape at the version loaded; of a change feed at the end of its range.
-        version: The version loaded, the newest at that time for a change feed; None where the server does not tell.
-        columns: The table's columns and, for a change feed, the change columns.
-        output: The columns that the load has.
-        predicate: The parsed ``where``.
-        pushed: Filters of the one query that the load serves (``pushdown=query``); prunes, filters no row.
-        is_pinned: Whether the server is asked for ``version``, that all listings of the load be of one version.
-        rows_needed: So many of its rows are enough, whichever they are: listing may end with the files that hold them.
-    """
-
-    shape: TableShape = field(repr=False)
-    version: int | None
-    columns: Struct = field(repr=False)
-    output: Struct
-    predicate: Expression | None = None
-    pushed: Expression | None = None
-    is_pinned: bool = False
-    rows_needed: int | None = None
-
-    @property
-    def prune(self) -> Expression | None:
-        """The conditions that files and row groups may be skipped by; None if there are none."""
-        # A limit counts rows before Spark's filters do: pruning by them would give other rows.
-        parts = [p for p in (self.predicate, self.pushed if self.options.limit is None else None) if p is not None]
-        return conjunction(parts) if parts else None
-
-
-#: How ``explain`` calls the reasons.
-_RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class NotPinnedError(VersionError):
@@ -427,6 +201,32 @@ class OpenTable(ABC):
         return StreamIdentity(scan.shape.id, self.mode, self.mode, None)
 
 
+def as_loaded(
+    scan: ResolvedScan,
+    listed: int | None,
+    list_pinned: Callable[[], _T],
+    refusals: tuple[type[DeltaSharingError], ...],
+) -> _T | None:
+    """The listing of the version that a load found; None where the one at hand is as good.
+
+    A listing names no version at first: servers that list the newest alone refuse one, and so do none as long as nothing is committed.
+
+    Args:
+        scan: The load, of no version that its user chose.
+        listed: The version that was listed; None where the server does not tell it.
+        list_pinned: Lists the load's version.
+        refusals: Its errors where the server lists its newest version alone, which is then read, as a warning says.
+    """
+    if scan.version is None or listed is None or listed == scan.version:
+        return None
+    try:
+        return list_pinned()
+    except refusals as refusal:
+        why = str(refusal).partition(";")[0]
+        _log.warning("%s was loaded at version %d and is read at %d: %s", scan.table, scan.version, listed, why)
+        return None
+
+
 def as_insert(task: FileTask, version: int, timestamp_ms: int | None) -> FileTask:
     """A file of a change stream's first snapshot: its rows are inserts of that version."""
     return replace(task, change_type="insert", commit_version=version, commit_timestamp=timestamp_ms)
@@ -468,98 +268,3 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, opti
             f"give an end that is not before the start"
         )
     return range(start, last + 1)
-
-
-class FilePruner:
-    """Skips files none of whose rows can pass the scan's conditions, and counts them.
-
-    Args:
-        listed: Called with the number of files that were looked at since its last call.
-
-    Attributes:
-        skipped: How many files were skipped, by rule.
-    """
-
-    def __init__(self, scan: ResolvedScan, listed: Callable[[int], None] | None = None) -> None:
-        self._scan, self._listed = scan, listed
-        self._skipping = None
-        self._skipped: Counter[SkipReason] = Counter()
-        if scan.prune is not None:
-            from delta_sharing_spark.predicates.file_skipping import FileSkipping
-
-            zone = scan.options.time_zone
-            self._skipping = FileSkipping(scan.prune, scan.columns, scan.shape.partition_columns, time_zone=zone)
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        return {_RULES[reason]: count for reason, count in sorted(self._skipped.items()) if count}
-
-    @property
-    def stats_columns(self) -> Collection[str] | None:
-        """Physical names of the columns whose statistics are looked at."""
-        return () if self._skipping is None else self._skipping.stats_columns
-
-    @property
-    def predicate_is_decided(self) -> bool:
-        """Whether every row of the remaining files passes ``where``; valid after all files were looked at."""
-        if self._skipping is None:
-            return True
-        return self._scan.pushed is None and self._skipping.is_decided
-
-    def non_pruning_conjuncts(self) -> tuple[str, ...]:
-        """Parts of the conditions that no file can be skipped by."""
-        return () if self._skipping is None else tuple(str(part) for part in self._skipping.non_pruning_conjuncts())
-
-    def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> SkipReason:
-        """Why a file can be skipped, if it can. It is not counted yet: an answer that breaks off is read again from its start."""
-        if self._listed is not None:
-            self._listed(1)
-        return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
-
-    def begin(self) -> None:
-        """Count anew: files are listed from the beginning."""
-        self._skipped.clear()
-
-    def count(self, reason: SkipReason, files: int) -> None:
-        """Count files that were skipped for a reason."""
-        self._skipped[reason] += files
-
-    def partition_key(self, partition_values: Mapping[str, str | None] | None) -> PartitionKey:
-        """What ``reasons`` needs of a file's partition values; equal for many files."""
-        return () if self._skipping is None else self._skipping.partition_key(partition_values or {})
-
-    def reasons(self, keys: Sequence[PartitionKey], stats: Sequence[str | None]) -> npt.NDArray[np.uint8] | None:
-        """Why files can be skipped, each a ``SkipReason``; None where no file can. They are not counted yet, as by ``reason``.
-
-        Args:
-            keys: Of each file what ``partition_key`` tells.
-            stats: The JSON of each file's statistics.
-        """
-        if self._listed is not None:
-            self._listed(len(keys))
-        if self._skipping is None:
-            return None
-        return self._skipping.reasons_of(keys, lambda places: [stats[place] for place in places])
-
-    def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
-        """Files whose rows may pass, without their statistics."""
-        for task in tasks:
-            reason = self.reason(task.partition_values, task.stats)
-            if reason:
-                self.count(reason, 1)
-            else:
-                yield replace(task, stats=None) if task.stats is not None else task
-
-    def remaining_rows(self, batch: AddBatch) -> AddBatch:
-        """The same for files in columns: no object is built for a file that is skipped."""
-        if self._listed is not None:
-            self._listed(batch.num_rows)
-        if self._skipping is None:
-            return batch
-        import numpy as np
-
-        reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
-        for reason in _RULES:
-            self.count(reason, int(np.count_nonzero(reasons == reason)))
-        keep: npt.NDArray[np.bool_] = reasons == SkipReason.KEEP
-        return batch.filter(keep)

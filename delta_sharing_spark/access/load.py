@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.asking import iso, transport_of
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden

@@ -22,17 +22,9 @@ from delta_sharing_spark.access.asking import (
     transport_of,
     words_of,
 )
-from delta_sharing_spark.access.contract import (
-    AsOf,
-    Decision,
-    Mode,
-    NegotiatedTable,
-    OpenTable,
-    ResolvedScan,
-    TableState,
-    last_version,
-    with_change_columns,
-)
+from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
+from delta_sharing_spark.access.resolved_scan import Decision, Mode, NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import with_change_columns
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -45,12 +37,13 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Table, TableSnapshotHead
 
 #: With both modes on offer, tables of more files than this are read by directory.
 MANY_FILES = 1000
@@ -266,7 +259,7 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
         table = parse_table_name(options.path)
         if (identity := identity_of(options)) is not None and identity != profile.identity:
             raise OptionError(f"{identity} is asked for at one scan; give the options of an identity to SharingClient")
-    settings = transport_of(options)
+    settings = transport_of(options, table)
     head, decision = _head_and_mode(SharingRest(profile, settings), table, options)
     return NegotiatedTable(options, profile, settings, table, head, decision)
 

@@ -6,16 +6,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.access.contract import (
-    FileListing,
-    FilePruner,
-    OpenTable,
-    ResolvedScan,
-    SplitAccess,
-    check_readable,
-)
+from delta_sharing_spark import metrics
+from delta_sharing_spark.access.contract import FileListing, OpenTable, SplitAccess
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_shape import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys
@@ -116,9 +113,17 @@ def plan(
         unhelpful=pruner.non_pruning_conjuncts(),
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
+    count_files(spec.table, report.listed, report.skipped)
     rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None
     rows = rows if rows is None or limit is None else min(rows, limit)
     return ScanPlan(spec, chosen, listing.access, splits, report, rows)
+
+
+def count_files(table: str, listed: int, skipped: Mapping[str, int]) -> None:
+    """Count the files of a listing for metrics."""
+    metrics.count(metrics.FILES_LISTED, listed, table=table)
+    for rule, files in skipped.items():
+        metrics.count(metrics.FILES_SKIPPED, files, table=table, rule=rule)
 
 
 def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[OpenTable, FilePruner, FileListing]:

@@ -23,13 +23,14 @@ from delta_sharing_spark.sharing.assets import (
     model_versions,
 )
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_sharing_spark.assets.download import Downloaded
-    from delta_sharing_spark.interop import Engine, EngineOptions
+    from delta_sharing_spark.interop import EngineOptions
+    from delta_sharing_spark.storage.clouds.contract import Engine
     from delta_sharing_spark.storage.file_system import PlaceFileSystem
     from delta_sharing_spark.storage.locations import StoredObject
     from delta_sharing_spark.storage.place import Place

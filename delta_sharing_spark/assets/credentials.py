@@ -14,10 +14,11 @@ from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.answers import action_of, reason_of
-from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location, scheme_of
+from delta_sharing_spark.storage.clouds.registry import kind_of, parse_location, scheme_of, schemes
+from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.place import Place
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,9 @@ class AssetIssuer:
         profile, settings = carried_profile(self.profile, self.settings, True), carried_settings(self.settings, True)
         return AssetIssuer, (profile, settings, self.asset)
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""
-        settings = self.settings if left is None else self.settings.early(left)
-        answer = asset_credentials(SharingRest(self.profile, settings), self.asset)
+        answer = asset_credentials(SharingRest(self.profile, self.settings.early(seconds)), self.asset)
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.asset}", now=time.time())
 
 
@@ -85,12 +85,12 @@ def place_of(rest: SharingRest, asset: AssetName, record: Record, settings: Stor
         raise ResponseError(
             f"the sharing server names no storageLocation of {asset}; ask the provider to check the server"
         )
-    if scheme_of(text) not in SCHEMES:
+    if kind_of(scheme_of(text)) is None:
         raise AccessModeError(
-            f"{asset} lies at {text!r}, whose scheme {scheme_of(text) or 'none'!r} is not read; those that are: {', '.join(SCHEMES)}"
+            f"{asset} lies at {text!r}, whose scheme {scheme_of(text) or 'none'!r} is not read; those that are: {schemes()}"
         )
     root = parse_location(text)
-    if root.kind == "local" and not is_on_loopback(rest.profile.endpoint):
+    if root.is_local and not is_on_loopback(rest.profile.endpoint):
         raise AccessModeError(
             f"{asset} lies at {root}, a local path, which is read only for a sharing server on this machine; ask the provider"
         )

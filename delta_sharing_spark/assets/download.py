@@ -34,8 +34,8 @@ from delta_sharing_spark.storage.own_files import (
     remove,
 )
 from delta_sharing_spark.storage.place import Place
+from delta_sharing_spark.storage.range_reader import FileVersion
 from delta_sharing_spark.storage.ranges import Range, cut
-from delta_sharing_spark.storage.transfer import FileVersion
 
 #: Bytes of a piece, which is held in memory while it arrives.
 PIECE = 8 << 20

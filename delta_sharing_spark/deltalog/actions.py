@@ -9,18 +9,16 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.paths import decode_uri, join
-from delta_sharing_spark.errors import LogError, UnsupportedFeatureError, out_of_memory
+from delta_sharing_spark.errors import LogError, out_of_memory
 from delta_sharing_spark.scan.deletion_vector import z85_decode
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
-from delta_sharing_spark.schema import features
-from delta_sharing_spark.schema.partition_values import partition_keys
-from delta_sharing_spark.schema.types import Struct, parse_schema
+from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
+from delta_sharing_spark.schema.typed_json import decode_json
 
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
@@ -42,123 +40,24 @@ def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
     return pa.schema([("add", add), ("remove", remove)])
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """The ``protocol`` action; ``reader_features`` is None where the action has none."""
-
-    min_reader_version: int
-    min_writer_version: int
-    reader_features: tuple[str, ...] | None = None
-    writer_features: tuple[str, ...] | None = None
-
-    def check(self, table: str) -> None:
-        """Refuse a table that asks for more than this reader does; see :func:`delta_sharing_spark.schema.features.check_protocol`."""
-        features.check_protocol(self.min_reader_version, self.reader_features, table=table)
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """The ``metaData`` action; one of a table to which nothing was written yet may have no schema: its text is empty."""
-
-    id: str
-    schema_string: str
-    partition_columns: tuple[str, ...] = ()
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    name: str | None = None
-    description: str | None = None
-    provider: str = "parquet"
-    created_time: int | None = None
-
-    def check(self, table: str) -> None:
-        """Refuse a table whose files are not Parquet, or whose columns changed type in a way the protocol does not list.
-
-        Raises:
-            UnsupportedFeatureError
-        """
-        if features.TYPE_CHANGES in self.schema_string:
-            features.check_type_changes(self.schema(table), table=table)
-        if self.provider.lower() != "parquet":
-            raise UnsupportedFeatureError(
-                f"the files of {table} are {self.provider!r}, and this reader reads 'parquet' only; "
-                f"ask the provider to share a Delta table of Parquet files",
-                features=(self.provider,),
-            )
-
-    def schema(self, table: str) -> Struct:
-        """The parsed schema; raises as :func:`delta_sharing_spark.schema.types.parse_schema`."""
-        return parse_schema(self.schema_string, table)
-
-    def is_enabled(self, key: str) -> bool:
-        """Whether a boolean table property is on."""
-        return self.configuration.get(key, "").lower() == "true"
-
-    def mapping(self, protocol: Protocol, table: str) -> str:
-        """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``, which the protocol must allow; raises UnsupportedFeatureError for an unknown one."""
-        version, known = protocol.min_reader_version, protocol.reader_features
-        return features.mapping_mode(self.configuration, version, known, table=table)
-
-    def partition_keys(self, mapping: str, table: str) -> dict[str, tuple[str, ...]]:
-        """As :func:`delta_sharing_spark.schema.partition_values.partition_keys`, in order; raises LogError as :meth:`physical_partition_columns`."""
-        return partition_keys(self.physical_partition_columns(mapping, table))
-
-    def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
-        """Logical to physical names of the partition columns, in order; raises LogError for one that the schema does not have."""
-        if not self.partition_columns:
-            return {}
-        schema = self.schema(table)
-        names = {}
-        for name in self.partition_columns:
-            field = schema.find(name)
-            if field is None:
-                raise LogError(
-                    f"{table} is partitioned by {name!r}, which its schema does not have; its log is corrupt"
-                )
-            names[name] = field.physical_name if mapping != "none" else field.name
-        return names
-
-
 def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
     """A ``protocol`` action from JSON or a checkpoint's row of the file ``where``; raises LogError where it is malformed."""
     try:
-        writer = tree.get("minWriterVersion")
-        return Protocol(
-            _version(tree["minReaderVersion"]),
-            0 if writer is None else _version(writer),
-            _texts(tree.get("readerFeatures")),
-            _texts(tree.get("writerFeatures")),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _malformed("protocol", where, error) from error
+        return read_protocol(tree)
+    except ValueError as error:
+        raise _malformed("protocol", where, error) from None
 
 
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
     """A ``metaData`` action from JSON or a checkpoint's row. Raises as ``protocol_from``."""
     try:
-        configuration = _map(tree, "configuration")
-        return Metadata(
-            id=text(tree["id"], "id"),
-            schema_string=text_or_none(tree.get("schemaString"), "schemaString") or "",
-            partition_columns=_texts(tree.get("partitionColumns")) or (),
-            configuration={
-                text(k, "a configuration key"): text(v, k) for k, v in configuration.items() if v is not None
-            },
-            name=text_or_none(tree.get("name"), "name"),
-            description=text_or_none(tree.get("description"), "description"),
-            provider=text_or_none(_map(tree, "format").get("provider"), "provider") or "parquet",
-            created_time=tree.get("createdTime"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _malformed("metaData", where, error) from error
+        return read_metadata(tree)
+    except ValueError as error:
+        raise _malformed("metaData", where, error) from None
 
 
 def _malformed(kind: str, where: str, error: Exception) -> LogError:
-    return LogError(f"the {kind} action in {where} is malformed ({error!r}); the table's log is corrupt")
-
-
-def _version(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"a version is {str(value)[:50]!r}")
-    return value
+    return LogError(f"the {kind} action in {where} is malformed: {error}; the table's log is corrupt")
 
 
 def text(value: Any, name: object) -> str:
@@ -166,25 +65,6 @@ def text(value: Any, name: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} is {str(value)[:50]!r}, not text")
     return value
-
-
-def text_or_none(value: Any, name: str) -> str | None:
-    return None if value is None else text(value, name)
-
-
-def _map(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
-    value = tree.get(name)
-    if not isinstance(value, dict | None):
-        raise TypeError(f"{name} is {str(value)[:50]!r}, not an object")
-    return value or {}
-
-
-def _texts(value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise TypeError(f"a list of names is {str(value)[:50]!r}")
-    return tuple(text(name, "a name in a list") for name in value)
 
 
 #: Bytes of lines that are parsed together.
@@ -226,7 +106,7 @@ def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | N
 def parse_line(line: bytes, where: str) -> dict[str, Any]:
     """One line of a commit; raises LogError where it is not a JSON object of Unicode text."""
     try:
-        tree = json.loads(str(line, "utf-8"))
+        tree = decode_json(str(line, "utf-8"))
         if _SURROGATE.search(line):
             json.dumps(tree, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -336,7 +216,7 @@ def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
         "path": text(add["path"], "path"),
         "partitionValues": None
         if values is None
-        else {name: text_or_none(values.get(name), name) for name in partitions},
+        else {name: None if (value := values.get(name)) is None else text(value, name) for name in partitions},
         "size": whole_count(add["size"]),
         "modificationTime": None if add.get("modificationTime") is None else whole_count(add["modificationTime"]),
         "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),

@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from delta_sharing_spark.deltalog.actions import (
     PARSED_BYTES,
-    Metadata,
-    Protocol,
     find_actions,
     metadata_from,
     parse_file_actions,
@@ -31,11 +29,12 @@ from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError, out_of_memory
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
-from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import TAIL, Pace
+from delta_sharing_spark.parquet.footer import TAIL, Footer, read_footer
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.storage.ranges import MemorySource, Range
 
 _BATCH_ROWS = 1 << 13

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.actions import metadata_from, protocol_from
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore
 from delta_sharing_spark.deltalog.segment import Segment
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.schema import features
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +56,10 @@ class Checksum:
 
     def check_head(self, protocol: Protocol, metadata: Metadata, checkpoint: Checkpoint) -> None:
         """Compare what readers use of the version's protocol and metadata; raises LogError where it is something else."""
-        if self.protocol is not None and _read_of_protocol(self.protocol) != _read_of_protocol(protocol):
+        if self.protocol is not None and self.protocol != protocol:
             raise checkpoint.contradiction(self.path, "another protocol")
         if self.metadata is not None and _read_of_metadata(self.metadata) != _read_of_metadata(metadata):
             raise checkpoint.contradiction(self.path, "other metadata")
-
-
-def _read_of_protocol(protocol: Protocol) -> tuple[Any, ...]:
-    return protocol.min_reader_version, frozenset(protocol.reader_features or ())
 
 
 def _read_of_metadata(metadata: Metadata) -> tuple[Any, ...]:

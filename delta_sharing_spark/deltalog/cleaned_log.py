@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol, find_actions, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.actions import find_actions, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import LogListing, find_segment
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import in_parallel
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 
 
 def head_at(store: LogStore, version: int, table: str) -> Head:

@@ -10,11 +10,12 @@ import bisect
 import re
 from functools import cached_property
 
-from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata, find_actions
+from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, find_actions
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import MAX_MILLIS
 from delta_sharing_spark.schema.instants import show_millis
+from delta_sharing_spark.schema.table_records import Metadata
 from delta_sharing_spark.storage.locations import StoredObject
 
 _ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"

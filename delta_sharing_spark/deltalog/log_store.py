@@ -27,8 +27,9 @@ from delta_sharing_spark.deltalog.segment import CheckpointFiles
 from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.answers import is_sure
-from delta_sharing_spark.storage.locations import Location, StoredObject, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource, Storage, StorageLease
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.locations import Location, StoredObject
+from delta_sharing_spark.storage.objects import Storage, StorageLease, object_reader
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
@@ -73,11 +74,11 @@ class StorageLogStore:
             self._canary, self._has_read = path, True
         return bytes(data)
 
-    def open(self, path: str, size: int | None = None) -> ObjectSource:
+    def open(self, path: str, size: int | None = None) -> ByteSource:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
         size = self.info(path).size if size is None else size
-        return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
+        return object_reader(self.lease_for(location), location, name=path, size=size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         location = self._location_of(relative_dir)

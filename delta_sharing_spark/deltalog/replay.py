@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
-from delta_sharing_spark.deltalog.actions import (
-    PARSED_BYTES,
-    Metadata,
-    Protocol,
-    find_actions,
-    metadata_from,
-    protocol_from,
-    split_lines,
-)
+from delta_sharing_spark.deltalog.actions import PARSED_BYTES, find_actions, metadata_from, protocol_from, split_lines
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.checksum import Checksum, read_checksum
@@ -30,11 +22,12 @@ from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.network.connection_failures import forget_frames
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.retry import forget_frames
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema import features
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)

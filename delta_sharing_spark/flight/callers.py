@@ -18,8 +18,8 @@ _MIDDLEWARE = "identity"
 class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow is untyped
     """Checks the ``authorization`` header of every call.
 
-    ``Bearer <token>`` is a token itself; ``Basic`` is for the handshake of clients that know nothing else: the password is the
-    token, the user's name is not looked at, and the answer's header has the bearer token.
+    ``Bearer <token>`` is a token itself. ``Basic`` is for the handshake of clients that know nothing else. Its password is the
+    token, its user's name is not looked at, and the answer's header has the bearer token.
 
     Args:
         tokens: The tokens that callers may have. A caller's identity is a digest of its token, which admits nobody.

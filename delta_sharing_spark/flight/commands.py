@@ -10,7 +10,7 @@
     {"table": "share.schema.table", "options": {"timeZone": "Europe/Lisbon"}}
 
 Times that name no zone are in ``timeZone``, else in UTC. A Spark job that does not know its session's zone asks with the null of
-``{"timeZone": null}``: such a time is then an error, and not another moment than by other access modes.
+``{"timeZone": null}``. Such a time is then an error, and not another moment than by other access modes.
 
 A stream of this package asks version by version, and not by files: what versions add, their change files, or all files of one::
 

@@ -10,27 +10,23 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import (
-    FilePruner,
-    OpenTable,
-    ResolvedScan,
-    SplitAccess,
-    TableShape,
-    last_version,
-)
+from delta_sharing_spark.access.contract import OpenTable, SplitAccess, last_version
 from delta_sharing_spark.access.load import first_version_from
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.access.planned_files import FileList, PlannedFiles
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
 from delta_sharing_spark.flight.commands import FIELDS, Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.renewable import Renewable, Term, due_before
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.arguments import naming
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import FileTask, Split
-from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.schema.types import Struct, schema_to_json
 from delta_sharing_spark.sharing.address import TableName
 
@@ -266,7 +262,7 @@ class Flights:
         self._lock = threading.Lock()
         self._reads: dict[int, _Read] = {}
         self._cancelled: ProcessCache[str, bool] = ProcessCache(_CANCELLED_KEPT)
-        self._renewed: ProcessCache[str, PlannedFlight] = ProcessCache(_PLANS_KEPT)
+        self._plans: ProcessCache[str, Renewable[PlannedFlight]] = ProcessCache(_PLANS_KEPT)
         self._is_closed = False
 
     def read(self, ticket: Ticket, is_gone: Callable[[], bool]) -> Generator[pa.RecordBatch, None, None]:
@@ -293,18 +289,26 @@ class Flights:
         """
         with self._lock:
             self._refuse_ended(ticket.flight)
-        planned = self._renewed.get(ticket.flight)
-        renewed = None if planned is None else _same_endpoint(planned, ticket)
-        fresh_until = 0.0 if renewed is None else renewed.issued + _FRESH_SHARE * (renewed.expires - renewed.issued)
-        if planned is None or renewed is None or time.time() >= fresh_until:
-            planned = self._planner.plan(ticket.command, ticket.identity, ticket.flight)
-            renewed = _same_endpoint(planned, ticket)
-            self._renewed.put(ticket.flight, planned)
-        if renewed is None:
-            raise FileGoneError(
-                f"the share no longer gives the files of endpoint {ticket.endpoint} of {planned.command.table}: "
-                f"the table has changed; ask for the flight's info again"
-            )
+
+        def usable(planned: PlannedFlight | None) -> Term[tuple[PlannedFlight, Ticket]] | None:
+            same = None if planned is None else _same_endpoint(planned, ticket)
+            if planned is None or same is None:
+                return None
+            return Term((planned, same), ends_at=same.issued + _FRESH_SHARE * (same.expires - same.issued))
+
+        def accept(planned: PlannedFlight) -> Term[tuple[PlannedFlight, Ticket]]:
+            term = usable(planned)
+            if term is None:
+                raise FileGoneError(
+                    f"the share no longer gives the files of endpoint {ticket.endpoint} of {planned.command.table}: "
+                    f"the table has changed; ask for the flight's info again"
+                )
+            return term
+
+        plans = self._plans.get_or_make(ticket.flight, lambda: Renewable(f"the plan of flight {ticket.flight}"))
+        planned, renewed = plans.get(
+            usable, lambda _: self._planner.plan(ticket.command, ticket.identity, ticket.flight), accept
+        ).value
         if renewed.expires <= ticket.expires:
             # The share was asked, and its answer still held the credentials that this process had.
             accesses = {id(split.access): split.access for split in renewed.splits}
@@ -318,7 +322,7 @@ class Flights:
         """End the reads of a flight, and refuse its tickets from now on."""
         with self._lock:
             self._cancelled.put(flight, True)
-            self._renewed.forget(flight)
+            self._plans.forget(flight)
             reads = [read for read in self._reads.values() if read.ticket.flight == flight]
         for read in reads:
             read.cancelled.set()

@@ -88,7 +88,7 @@ class PlanningServer:
     def _methods(self) -> dict[str, Any]:
         """The handler of each method.
 
-        All are of the kind that streams both ways, which is the same on the wire: such a handler runs before a message has come, so
+        All are of the kind that streams both ways, which is the same on the wire. Such a handler runs before a message has come, so
         that whoever shows no token waits for nothing and holds no thread.
         """
         import grpc

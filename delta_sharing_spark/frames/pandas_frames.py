@@ -45,8 +45,8 @@ def to_pandas(
 ) -> pd.DataFrame:
     """A stream of record batches as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
 
-    Values are converted as their batch arrives, while what follows is still being read, and into the frame's own
-    memory where they need not stay in Arrow's: new memory costs more than decoding.
+    Values are converted as their batch arrives, while the next ones are being read. They go into the frame's own memory
+    where they need not stay in Arrow's: new memory costs more than decoding.
 
     Args:
         count: How many rows there are expected to be, for which room is made at once; None if unknown.
@@ -113,7 +113,7 @@ def _instead_of_decimal(other: pa.DataType, data_type: pa.DataType) -> pa.DataTy
 def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column], table: str) -> int:
     """Add every batch to the columns; returns the number of rows.
 
-    The columns that cost most are converted here, the others by a thread beside, in order: of two threads that want
+    The columns that cost most are converted here, in order, and the others by a thread beside. Of two threads that want
     Python's lock only one gets on, but most of the others' work is Arrow's, which does without it.
     """
     most = max((column.cost for column in columns), default=0)

@@ -30,8 +30,9 @@ _HELD_BYTES = 1 << 30
 GROUP_BYTES = 48 << 20
 #: Bytes of a process that holds nothing: its imports, its threads.
 _OF_PROCESS = 112 << 20
-#: Seconds after which chunks may be released for others if their reader has not asked for them again; seconds between two checks.
-_IDLE, _LOOK = 3.0, 0.5
+#: Seconds after which chunks that their reader has not asked for again are released for one that waits for room, and for what is
+#: fetched ahead. What is released too early is fetched twice. Seconds between two checks.
+_IDLE, _ABANDONED, _LOOK = 3.0, 10.0, 0.5
 #: Seconds that a reader waits for room. After them it is sent small pieces, for which none is needed.
 PATIENCE = 30.0
 #: Bytes of rewritten files on local disk, over all plans.
@@ -73,8 +74,8 @@ class FootersHolder(Protocol):
 class ChunksHolder(Protocol):
     """Holds a plan's column chunks, and is told to release them when the budget is exceeded."""
 
-    def drop(self, key: tuple[int, int]) -> None:
-        """Release the chunks of a row group; ``key`` is the file's number and the row group's."""
+    def release(self, key: tuple[int, int]) -> None:
+        """Release the chunks of a row group, unless some were asked for since; ``key`` is the file's number and the row group's."""
 
 
 class Budget:
@@ -107,9 +108,9 @@ class Budget:
         return self._far_fetchers if pace.is_far else self.fetchers
 
     @property
-    def is_full(self) -> bool:
-        """Whether nothing more should be fetched ahead."""
-        return self._fetched >= self._bounds.ahead or self._held >= self._bounds.held // 2
+    def room_ahead(self) -> int:
+        """Bytes of chunks that may still be fetched ahead; negative where others already take more."""
+        return min(self._bounds.ahead - self._fetched, self._bounds.held // 2 - self._held)
 
     def admit(self, holder: object, size: int, *, at_all: bool = False) -> bool:
         """Count bytes as held for as long as ``holder`` lives, if there is room for them; with ``at_all`` even if there is none.
@@ -140,18 +141,24 @@ class Budget:
             gone = list(self._kept)
         while (left := until - time.monotonic()) > 0:
             for holder, key in gone:
-                holder.drop(key)
+                holder.release(key)
             with self._room:
                 if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(left, _LOOK)):
                     return True
             with self._lock:
-                gone = self._idle()[:1]
+                gone = self._idle(_IDLE)[:1]
         return False
 
-    def _idle(self) -> list[tuple[ChunksHolder, tuple[int, int]]]:
-        """The chunks whose reader has not come back for a while, the longest first."""
-        before = time.monotonic() - _IDLE
+    def _idle(self, seconds: float) -> list[tuple[ChunksHolder, tuple[int, int]]]:
+        """The chunks whose reader has not come back for so long, the longest first."""
+        before = time.monotonic() - seconds
         return [key for key, _ in itertools.takewhile(lambda item: item[1][1] < before, self._chunks.items())]
+
+    def is_idle(self, holder: ChunksHolder, key: tuple[int, int]) -> bool:
+        """Whether the reader of chunks has not come back for a while."""
+        with self._lock:
+            _, last = self._chunks.get((holder, key), (0, 0.0))
+        return last < time.monotonic() - _IDLE
 
     def has_room_for(self, size: int) -> bool:
         """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
@@ -204,9 +211,7 @@ class Budget:
             before, _ = self._chunks.pop((holder, key), (0, 0.0))
             self._chunks[holder, key] = before + kept + size, time.monotonic()
             self._fetched += kept + size
-            gone = self._idle() if self._fetched > self._bounds.ahead else []
-            for oldest in gone:
-                self._fetched -= self._chunks.pop(oldest)[0]
+            gone = self._idle(_ABANDONED) if self._fetched > self._bounds.ahead else []
         self._release(gone)
 
     def touch(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
@@ -223,15 +228,17 @@ class Budget:
             self._fetched -= size
             self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
             self._kept_bytes += size
-            while self._kept_bytes > self._bounds.kept:
-                oldest, size = self._kept.popitem(last=False)
-                self._kept_bytes -= size
+            excess = self._kept_bytes - self._bounds.kept
+            for oldest, held in self._kept.items():
+                if excess <= 0:
+                    break
+                excess -= held
                 gone.append(oldest)
         self._release(gone)
 
     def _release(self, gone: list[tuple[ChunksHolder, tuple[int, int]]]) -> None:
         for holder, key in gone:
-            self.fetchers.submit(holder.drop, key)  # not here: the caller holds its own lock
+            self.fetchers.submit(holder.release, key)  # not here: the caller holds its own lock
 
     def remove(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Remove chunks that are no longer held."""

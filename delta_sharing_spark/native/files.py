@@ -14,17 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.decoding import Release
-from delta_sharing_spark.native.file_footer import Constants, DeletedRows, FooterReader, Unread
 from delta_sharing_spark.native.joined_source import JoinedSource
-from delta_sharing_spark.native.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
 from delta_sharing_spark.native.rewriting import FetchedFile, rewrite_columns, rewrite_files
 from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.decoding import Release
+from delta_sharing_spark.parquet.file_columns import Unread
+from delta_sharing_spark.parquet.file_footer import Constants, DeletedRows, FooterReader
+from delta_sharing_spark.parquet.footer import read_footer
+from delta_sharing_spark.parquet.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
+from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.column_resolution import Context, mapping_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
-from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileTask, ReadSpec

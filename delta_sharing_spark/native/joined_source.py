@@ -6,22 +6,10 @@ import bisect
 import itertools
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
+from delta_sharing_spark.parquet.layout import Span
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.storage.ranges import ByteSource, Range
-
-
-class Span(NamedTuple):
-    """Bytes of one of the sources, and where they begin in the joined file."""
-
-    start: int
-    member: int
-    source: Range
-
-    @property
-    def end(self) -> int:
-        return self.start + self.source.length
 
 
 class JoinedSource:

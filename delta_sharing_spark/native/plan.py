@@ -17,17 +17,17 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.planned_files import FileBatches, live_rows
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.decoding import OLDEST, Release
 from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, show_file, show_together
-from delta_sharing_spark.native.layout import lay_out_rows
 from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.decoding import OLDEST, Release
+from delta_sharing_spark.parquet.layout import lay_out_rows
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 import time
 from collections import OrderedDict, deque
@@ -21,13 +22,13 @@ from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
-from delta_sharing_spark.native.file_footer import Unread
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenResources
+from delta_sharing_spark.parquet.file_columns import Unread
+from delta_sharing_spark.parquet.layout import Chunk
+from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
@@ -35,7 +36,7 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 _PIECE, _PIECES = 4 << 20, 4
 #: Bytes of a request where there is no room for a window.
 _NARROW = 1 << 20
-#: Row groups of a plan whose chunks are held.
+#: Row groups of a plan whose chunks are held once they were read.
 _GROUPS = 64
 
 #: A row group: what tells its file from others of the plan as it is shown (``ShownFile.key``), and its number in the file.
@@ -91,20 +92,22 @@ class HeldChunks:
             group.held.add(wanted)
             group.unread.update(chunk.column for chunk in missing)
             self._groups.move_to_end(key)
-            while len(self._groups) > _GROUPS:
-                self._drop(next(iter(self._groups)))
+            if len(self._groups) > _GROUPS and (
+                read := next((k for k, g in self._groups.items() if not g.unread), None)
+            ):
+                self._drop(read)
             self._budget.add(self, key, group.held.held_bytes - before)
             return group.held
 
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
         """Begin to fetch chunks of a row group of which the first is not held, as many as are fetched together, if there is room."""
-        if chunks and not self._budget.is_full and self.find(key, chunks[0]) is None:
-            self.fetch(key, shown, self.together(chunks))
+        if chunks and chunks[0].range.length <= (room := self._budget.room_ahead) and self.find(key, chunks[0]) is None:
+            self.fetch(key, shown, self.together(chunks, room))
 
-    def together(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """The first of a row group's chunks, up to the bytes that are fetched at once."""
+    def together(self, chunks: Sequence[Chunk], room: int = sys.maxsize) -> Sequence[Chunk]:
+        """The first of a row group's chunks, up to ``room`` and the bytes that are fetched at once; one at least."""
         sizes = itertools.accumulate(chunk.range.length for chunk in chunks)
-        return chunks[: max(1, sum(size <= self._budget.group_bytes for size in sizes))]
+        return chunks[: max(1, sum(size <= min(room, self._budget.group_bytes) for size in sizes))]
 
     def windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
         """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where room is found in time."""
@@ -135,10 +138,12 @@ class HeldChunks:
                 else:
                     self._budget.keep(self, key)
 
-    def drop(self, key: GroupKey) -> None:
-        """Release the chunks of a row group; reads of it go on."""
+    def release(self, key: GroupKey) -> None:
+        """Release the chunks of a row group, unless some were asked for since all were read; reads of it go on."""
         with self._lock:
-            self._drop(key)
+            group = self._groups.get(key)
+            if group is not None and (not group.unread or self._budget.is_idle(self, key)):
+                self._drop(key)
 
     def close(self) -> None:
         """Release all."""

@@ -9,10 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-from delta_sharing_spark.native.file_footer import FileColumns, FileFooter, FooterReader, RowGroup, Unread
-from delta_sharing_spark.native.joined_source import JoinedSource, Span
-from delta_sharing_spark.native.schema_match import Element
-from delta_sharing_spark.scan.footer import read_footer
+from delta_sharing_spark.native.joined_source import JoinedSource
+from delta_sharing_spark.parquet.file_columns import FileColumns, Unread
+from delta_sharing_spark.parquet.file_footer import FileFooter, FooterReader
+from delta_sharing_spark.parquet.footer import read_footer
+from delta_sharing_spark.parquet.layout import Span
+from delta_sharing_spark.parquet.schema_match import Element
+from delta_sharing_spark.parquet.walker import RowGroup
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split

@@ -6,14 +6,13 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from delta_sharing_spark.errors import DeltaSharingError, FileError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.plan_reader import Failures
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.storage.ranges import Range
@@ -111,7 +110,7 @@ class ServedPlace:
         data = read(piece)
         while piece.end < file.size:
             piece = Range(piece.end, min(piece.end + min(4 * piece.length, largest), file.size))
-            following = begin([partial(read, piece)], 1)[0]
+            following = DaemonPool(1).submit(read, piece)
             yield data
             data = following.result()
         yield data

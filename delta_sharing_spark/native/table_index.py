@@ -13,12 +13,12 @@ from dataclasses import asdict, replace
 from typing import Protocol
 
 from delta_sharing_spark.access.cached_access import table_namespace
-from delta_sharing_spark.access.contract import NotPinnedError, ResolvedScan
+from delta_sharing_spark.access.contract import NotPinnedError
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import VersionError
-from delta_sharing_spark.native.decoding import OLDEST, Release
 from delta_sharing_spark.native.plan import (
     COUNTED,
     COUNTED_TOGETHER,
@@ -29,6 +29,7 @@ from delta_sharing_spark.native.plan import (
     renewing_here,
 )
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.parquet.decoding import OLDEST, Release
 from delta_sharing_spark.predicates.tree import Expression
 
 _log = logging.getLogger(__name__)

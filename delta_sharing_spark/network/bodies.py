@@ -52,8 +52,8 @@ def declared_length(headers: Mapping[str, str]) -> int | None:
 
 def header_count(text: str) -> int | None:
     """The number that a header holds, which may have come twice: ``0, 0``; None if it holds no one number."""
-    told = {one.strip() for one in text.split(",")}
-    return parse_count(told.pop()) if len(told) == 1 else None
+    numbers = {one.strip() for one in text.split(",")}
+    return parse_count(numbers.pop()) if len(numbers) == 1 else None
 
 
 def _is_chunked(headers: Mapping[str, str]) -> bool:
@@ -71,8 +71,8 @@ def coding_of(headers: Mapping[str, str]) -> str | None:
     >>> coding_of({"content-encoding": "aws-chunked, GZIP "}), coding_of({"content-encoding": "utf-8"})
     ('gzip', None)
     """
-    named = (word.strip().lower() for word in headers.get("content-encoding", "").split(","))
-    return ", ".join(word for word in named if word in _CODINGS) or None
+    words = (word.strip().lower() for word in headers.get("content-encoding", "").split(","))
+    return ", ".join(word for word in words if word in _CODINGS) or None
 
 
 def read_body(response: requests.Response, limit: int) -> bytes:
@@ -119,16 +119,16 @@ def iter_body(response: requests.Response) -> Iterator[bytes]:
 def _inflated(raw: Iterator[bytes], coding: str) -> Iterator[bytes]:
     """The bytes of one stream of deflate, or of gzip's members one after the other; zeros behind them are padding."""
     decoder: Any = None
-    begun = b""
+    start = b""
     has_ended = False
     for piece in raw:
-        data = begun + piece
-        begun = b""
+        data = start + piece
+        start = b""
         while data:
             if decoder is None:
                 data = data.lstrip(b"\0") if has_ended else data
                 if len(data) < len(_GZIP):
-                    begun = data
+                    start = data
                     break
                 decoder = _decoder(data, coding, is_first=not has_ended)
             try:
@@ -144,9 +144,9 @@ def _inflated(raw: Iterator[bytes], coding: str) -> Iterator[bytes]:
                 raise DamagedBodyError(f"its {coding} is damaged") from None
             if decoder.eof:
                 data, decoder, has_ended = decoder.unused_data, None, True
-    if decoder is not None or (begun and _GZIP.startswith(begun)):
+    if decoder is not None or (start and _GZIP.startswith(start)):
         raise TruncatedBodyError("bytes are missing")
-    if begun:
+    if start:
         raise _no(coding, is_first=not has_ended)
 
 

@@ -30,21 +30,21 @@ class ClientCertificate:
         certificate_file: The certificate, with the chain above it, and its key unless that has a file of its own.
         key_file: The key.
         password: The key's password; None where the environment may have it.
-        held: The bytes of both files, instead of what they hold now.
+        contents: The bytes of both files, instead of what they hold now.
     """
 
     certificate_file: str
     key_file: str | None = None
     password: str | None = field(default=None, repr=False)
-    held: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    contents: tuple[bytes, bytes] | None = field(default=None, repr=False)
 
     def with_bytes(self) -> ClientCertificate:
         """The same for another machine; raises OptionError where a file cannot be read."""
-        return replace(self, held=self._read(), password=self._password)
+        return replace(self, contents=self._read(), password=self._password)
 
     def state(self) -> tuple[int, ...]:
         """What changes when one of the files is written anew, as certificates of hours are."""
-        if self.held is not None:
+        if self.contents is not None:
             return ()
         try:
             states = [os.stat(path) for path in (self.certificate_file, self._key_path)]
@@ -62,22 +62,22 @@ class ClientCertificate:
         certificate, key = self._read()
         self._check_pem(certificate, key)
         context: ssl.SSLContext = create_urllib3_context()
-        was_asked = False
+        needs_password = False
 
         def password() -> str:
-            nonlocal was_asked
-            was_asked = True
+            nonlocal needs_password
+            needs_password = True
             return self._password or ""
 
         try:
             with ExitStack() as stack:
                 paths = [self.certificate_file, self._key_path]
-                if self.held is not None and not self._is_here():
+                if self.contents is not None and not self._is_here():
                     paths = [stack.enter_context(_path_of(data)) for data in (certificate, key)]
                 self._check_time(paths[0])
                 context.load_cert_chain(paths[0], paths[1], password)
         except (ssl.SSLError, ValueError) as error:
-            raise self._refused(error, was_asked=was_asked) from None
+            raise self._refused(error, needs_password=needs_password) from None
         return context
 
     @property
@@ -89,15 +89,15 @@ class ClientCertificate:
         return self.key_file or self.certificate_file
 
     def _read(self) -> tuple[bytes, bytes]:
-        if self.held is not None:
-            return self.held
+        if self.contents is not None:
+            return self.contents
         certificate = _bytes_of(self.certificate_file, "clientCertificate")
         return certificate, _bytes_of(self.key_file, "clientKey") if self.key_file else certificate
 
     def _is_here(self) -> bool:
-        """Whether the files of this machine are those whose bytes are held."""
+        """Whether the files of this machine have the bytes of ``contents``."""
         try:
-            return replace(self, held=None)._read() == self.held
+            return replace(self, contents=None)._read() == self.contents
         except OptionError:
             return False
 
@@ -117,8 +117,8 @@ class ClientCertificate:
         decode: Any = getattr(getattr(ssl, "_ssl", None), "_test_decode_cert", None)
         if decode is None:
             return
-        told = decode(path)
-        begins, ends = (ssl.cert_time_to_seconds(told[name]) for name in ("notBefore", "notAfter"))
+        fields = decode(path)
+        begins, ends = (ssl.cert_time_to_seconds(fields[name]) for name in ("notBefore", "notAfter"))
         now = time.time()
         if begins <= now <= ends:
             return
@@ -130,17 +130,17 @@ class ClientCertificate:
             f"one, and check the clock of this machine",
         )
 
-    def _refused(self, error: Exception, *, was_asked: bool) -> OptionError:
+    def _refused(self, error: Exception, *, needs_password: bool) -> OptionError:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             return _wrong(
                 "clientKey",
                 f"the key {self._key_path} is not that of the client certificate {self.certificate_file}; name the two of one pair",
             )
-        if was_asked:
-            known = "is not the right one" if self._password else "is missing"
+        if needs_password:
+            problem = "is not the right one" if self._password else "is missing"
             return _wrong(
                 "clientKeyPassword",
-                f"the key {self._key_path} is encrypted, and its password {known}; give it by the option clientKeyPassword or "
+                f"the key {self._key_path} is encrypted, and its password {problem}; give it by the option clientKeyPassword or "
                 f"{PASSWORD_VARIABLE}",
             )
         return _wrong(

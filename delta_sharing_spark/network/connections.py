@@ -131,9 +131,9 @@ class Deadline:
     ) -> None:
         self.is_over = False
         self._silent = silent
-        self._heard = time.monotonic()
-        self._next_word = self._heard + FIRST
-        self._ends = self._heard + seconds
+        self._last_byte = time.monotonic()
+        self._next_word = self._last_byte + FIRST
+        self._ends = self._last_byte + seconds
         self._latest = self._ends + _LONGEST_EXTENSION
         self._connection: HTTPConnection | None = None
 
@@ -151,8 +151,8 @@ class Deadline:
     def extend(self, seconds: float) -> None:
         """Allow so many seconds more, up to an hour altogether, for an answer that makes progress."""
         self._ends = min(self._ends + seconds, self._latest)
-        self._heard = time.monotonic()
-        self._next_word = self._heard + FIRST
+        self._last_byte = time.monotonic()
+        self._next_word = self._last_byte + FIRST
 
     def use(self, connection: HTTPConnection) -> None:
         """Set the connection that is broken off when the time is over."""
@@ -167,7 +167,7 @@ class Deadline:
                 self._next_word = now + AGAIN
                 connection: Any = self._connection
                 host = getattr(connection, "_tunnel_host", None) or getattr(connection, "host", "the other side")
-                self._silent(str(host), now, now - self._heard)
+                self._silent(str(host), now, now - self._last_byte)
             return
         self.is_over = True
         connection = self._connection
@@ -248,7 +248,7 @@ def _check_peer(connection: HTTPConnection, sock: socket.socket | None) -> None:
 
 def _hang_up(connection: HTTPConnection) -> None:
     # A connection hands its socket over to an answer that ends with it, and its own thread may do so at any time.
-    for sock in (connection.sock, getattr(connection, "used_sock", None)):
+    for sock in (connection.sock, getattr(connection, "last_sock", None)):
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that waits for it
@@ -278,7 +278,7 @@ class BreakableConnection(HTTPConnection):
 
     response_class = FinalAnswer
     #: The socket of the last request, also once the answer has taken it.
-    used_sock: socket.socket | None = None
+    last_sock: socket.socket | None = None
 
     def _new_conn(self) -> socket.socket:
         sock = super()._new_conn()
@@ -289,7 +289,7 @@ class BreakableConnection(HTTPConnection):
         _check_peer(self, self.sock)
         _note(self)
         super().request(*args, **kwargs)
-        self.used_sock = self.sock
+        self.last_sock = self.sock
         _note(self)  # who went away while it was connected could not hang up
 
     def begin(self, connect: Callable[[], None]) -> socket.socket:
@@ -304,7 +304,7 @@ class BreakableConnection(HTTPConnection):
         _note(self)
         if self.sock is None:
             connect()
-        self.used_sock = self.sock
+        self.last_sock = self.sock
         _note(self)
         assert self.sock is not None, "it is connected"
         return self.sock

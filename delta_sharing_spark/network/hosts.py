@@ -53,7 +53,7 @@ def is_local_address(host: str | None) -> bool:
         or one.is_link_local
         or one.is_unspecified
         or any(one in network for network in _SERVICES if network.version == one.version)
-        for one in (address, *_held(address))
+        for one in (address, *_embedded(address))
     )
 
 
@@ -66,13 +66,13 @@ def _address(text: str) -> _Address | None:
         return None
 
 
-def _held(address: _Address) -> Iterator[_Address]:
+def _embedded(address: _Address) -> Iterator[_Address]:
     """The IPv4 addresses that an IPv6 address is another spelling of, or a way to."""
     if isinstance(address, ipaddress.IPv4Address):
         return
-    for held in (address.ipv4_mapped, address.sixtofour, *(address.teredo or ())):
-        if held is not None:
-            yield held
+    for inner in (address.ipv4_mapped, address.sixtofour, *(address.teredo or ())):
+        if inner is not None:
+            yield inner
     if address in _LOCAL_NAT64:
         candidates = (ipaddress.IPv4Address(bytes(address.packed[at] for at in places)) for places in _NAT64_BYTES)
         yield from (one for one in candidates if one not in _SERVICES[0])  # of another length
@@ -96,8 +96,8 @@ def is_on_loopback(url: str) -> bool:
 def redirect_refusal(before: Url, after: Url) -> str | None:
     """Why a redirect from one URL to another is not followed; None if it is.
 
-    Never from https to http; never from elsewhere to loopback or link-local addresses (a name that resolves to one is
-    refused where it is connected to); to plain http only on loopback.
+    A redirect never leads from https to http, and to plain http only on loopback. It never leads from elsewhere to a loopback or
+    link-local address; a name that resolves to one is refused when the connection is made.
     """
     if after.scheme not in ("http", "https"):
         return "it is not https"

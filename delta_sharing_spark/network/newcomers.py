@@ -1,4 +1,4 @@
-"""Bounds the connections that have not shown yet that they may ask, so that whoever holds no key holds no server."""
+"""Bounds the connections that have not shown the server's key yet, so that callers without it cannot keep others out."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-#: Seconds for a first request with the key; seconds between two lines of the log.
+#: Seconds that a connection has to show the key, and seconds between two lines of the log.
 _SECONDS, _BETWEEN_LINES = 10.0, 60.0
-#: Newcomers of one address, and of all.
+#: The most connections without the key, of one address and of all together.
 OF_AN_ADDRESS, IN_ALL = 64, 128
-#: Who holds an address of IPv6 holds all with these first bits, too.
+#: Bits of the IPv6 network that a provider gives to one customer, who may use all of its addresses.
 _IPV6_BITS = 64
 
 
 class Newcomers:
-    """Connections that are to show within seconds that they may ask. Safe to call from several threads.
+    """Connections that have ten seconds to show the key. Safe to call from several threads.
 
-    Where there are too many, the one is ended that has waited longest and sent nothing that waits to be read: so whoever comes
-    with the key is served, however many others there are.
+    Where there are too many, one is ended: the oldest that has sent nothing which is still to be read. So whoever comes with
+    the key is served, however many others there are.
 
     Args:
-        log: Is told of connections that were refused, once a minute.
+        log: Gets a line at most once a minute, with how many connections were refused and why.
         server: How a line of the log names the server.
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, log: logging.Logger, server: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,12 +59,12 @@ class Newcomers:
                     return
                 ((address, _),) = counts.most_common(1)
             crowd = [other for other, (holder, _) in self._waiting.items() if holder == address]
-            ended = next((other for other in crowd if not _has_sent(other)), crowd[0])
+            ended = next((other for other in crowd if not _has_data(other)), crowd[0])
             self._end(ended)
         self.note("it came with too many others that have not shown the key")
 
     def leave(self, connection: socket.socket) -> None:
-        """Let a connection go: it has shown the key, or has ended."""
+        """Count a connection no more: it has shown the key, or has ended."""
         with self._lock:
             self._waiting.pop(connection, None)
 
@@ -87,7 +87,7 @@ class Newcomers:
             self.note("", 0)
 
     def note(self, why: str, count: int = 1) -> None:
-        """Log that connections were refused; what comes within a minute of a line stands in the next one."""
+        """Log that connections were refused; refusals within a minute of a line are in the next one."""
         with self._lock:
             if count:
                 self._refused[why] += count
@@ -96,8 +96,8 @@ class Newcomers:
                 return
             self._next_line = now + _BETWEEN_LINES
             refused, self._refused = self._refused, Counter()
-        told = "; ".join(f"{number} as {cause}" for cause, number in refused.items())
-        self._log.warning("%s refused connections: %s", self._server, told)
+        causes = "; ".join(f"{number} as {cause}" for cause, number in refused.items())
+        self._log.warning("%s refused connections: %s", self._server, causes)
 
     def _end(self, connection: socket.socket) -> None:
         """Wake what reads from a connection, by its end."""
@@ -107,7 +107,7 @@ class Newcomers:
 
 
 def _holder(address: str) -> str:
-    """Whose an address is: all of a network that IPv6 gives to one."""
+    """The owner of an address: for IPv6, the network that one customer is given."""
     with suppress(ValueError):
         parsed = ipaddress.ip_address(address.partition("%")[0])
         if parsed.version == 6 and not parsed.ipv4_mapped:
@@ -115,8 +115,8 @@ def _holder(address: str) -> str:
     return address
 
 
-def _has_sent(connection: socket.socket) -> bool:
-    """Whether a connection has sent what is not read yet."""
+def _has_data(connection: socket.socket) -> bool:
+    """Whether a connection has bytes that nobody has read yet."""
     with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0))

@@ -1,4 +1,4 @@
-"""Makes independent calls at the same time, in threads that do not keep the process from ending, and that end with who waits for them."""
+"""Makes independent calls at the same time, in daemon threads, and breaks them off when whoever waits for them goes away."""
 
 from __future__ import annotations
 
@@ -58,24 +58,18 @@ def is_done_within(result: Future[Any], seconds: float = math.inf) -> bool:
     """
     until = time.monotonic() + seconds
     with awaiting():
-        while not result.done() and (left := until - time.monotonic()) > 0:
-            wait([result], min(_STEP, left))
+        while not result.done() and (seconds := until - time.monotonic()) > 0:
+            wait([result], min(_STEP, seconds))
             check_reader()
     return result.done()
-
-
-def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
-    """Begin calls in up to ``at_once`` threads; returns their futures. A call whose future is cancelled before it begins is not made."""
-    threads = DaemonPool(at_once)
-    return [threads.submit(call) for call in calls]
 
 
 class DaemonPool(Executor):
     """Makes calls in up to ``at_once`` threads, as a pool of ``concurrent.futures`` does, whose threads are daemons.
 
     Python's own pools take no call once the main thread has ended, though other threads go on, and Python waits for their threads
-    whoever owns them. On exit from its context, calls that have not begun are cancelled, and the requests of others are broken
-    off where an error leaves it; it does not wait for them. Calls of a pool that nobody holds any more are made.
+    whoever owns them. On exit from its context, calls that have not begun are cancelled, and no call is waited for. If an error
+    leaves the context, the requests of running calls are broken off. Calls of a pool that nobody holds any more are made.
 
     Args:
         at_once: The most calls under way.
@@ -91,7 +85,7 @@ class DaemonPool(Executor):
         weakref.finalize(self, self._calls.waiting.put, None).atexit = False
         CLOSED_AT_EXIT.add(self._calls)  # its threads hold it as long as they run
 
-    def submit(self, call: Callable[..., _T], /, *arguments: Any, **named: Any) -> Future[_T]:
+    def submit(self, call: Callable[..., _T], /, *arguments: Any, **keywords: Any) -> Future[_T]:
         """Begin a call as soon as a thread is free; returns its future.
 
         Where the process is ending and starts no thread any more, the call is made here.
@@ -103,7 +97,7 @@ class DaemonPool(Executor):
         calls = self._calls
         if calls.is_over:
             raise ReadCancelled("the calls were broken off")
-        calls.waiting.put((partial(call, *arguments, **named), result))
+        calls.waiting.put((partial(call, *arguments, **keywords), result))
         try:
             calls.idle.get_nowait()
         except queue.Empty:

@@ -1,4 +1,4 @@
-"""Keeps values between uses in one process: bounded, shared by its threads, asked for by one of them, and not inherited by a fork."""
+"""Keeps values between uses in one process: bounded, shared by its threads, and not inherited by a fork."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from copy import copy
 from typing import Any, Generic, TypeVar
-
-from delta_sharing_spark.errors import DeltaSharingError
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -92,44 +89,6 @@ class ProcessCache(Generic[_K, _V]):
         # Kept, not closed: closing could speak on a connection that the parent still uses.
         self._inherited.append(self._values)
         self._values = OrderedDict()
-
-
-class AskedByOne:
-    """What one thread at a time asks for, for all threads of the process. Those that wait for it share its failure: an outage is
-    waited out once, not by each of them in turn.
-
-    Attributes:
-        lock: To be held by whoever looks at what is there, or asks for more.
-        asked: How many calls of ``ask`` have ended. Whoever is going to wait for the lock notes it before.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.asked = 0
-        self._failure: DeltaSharingError | None = None
-        self._patience: object = None
-
-    def ask(self, call: Callable[[], _V], asked_before: int, patience: object) -> _V:
-        """Make a call; under the lock.
-
-        Args:
-            call: Asks.
-            asked_before: ``asked``, as it was before the wait for the lock.
-            patience: How long the call goes on; a failure is shared by those that would go on as long.
-
-        Raises:
-            DeltaSharingError: That of the call, or a copy of the one that came during the wait.
-        """
-        if self._failure is not None and self.asked > asked_before and patience == self._patience:
-            raise copy(self._failure)
-        self._failure, self._patience = None, patience
-        try:
-            return call()
-        except DeltaSharingError as error:
-            self._failure = copy(error)  # callers add to the text of theirs, and its frames would stay
-            raise
-        finally:
-            self.asked += 1
 
 
 def _begin_all_in_fork() -> None:

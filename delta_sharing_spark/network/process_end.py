@@ -1,5 +1,8 @@
-"""Begins the threads of reads, and ends what is open with the process: once every thread has ended that Python waits for, other reads
-are broken off, and the threads that wait for their rows stay where they are, without an error that nobody could read."""
+"""Starts the threads of reads, and closes what is open when the process ends.
+
+Reads go on until every thread has ended that Python waits for. Then the other reads are broken off. Threads that wait for their
+rows stay where they are until the process is gone, because nobody could handle an error any more.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
-#: Seconds that the end of a process waits for threads whose reads it broke off; between two looks at them.
+#: Seconds that the end of a process waits for the threads of reads that it broke off, and seconds between two looks at them.
 _PATIENCE, _LOOK = 2.0, 0.002
 #: Seconds in which threads that have a batch at hand come back for the next one.
 _GRACE = 0.02

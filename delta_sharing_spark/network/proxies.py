@@ -71,10 +71,10 @@ def _is_excluded(url: str) -> bool:
     if not text:
         return False
     try:
-        asked = parse_url(url)
+        target = parse_url(url)
     except UrlError:
         return False  # said where it is asked
-    return any(_names(entry.lower(), asked.name, asked.port) for entry in text.replace(",", " ").split())
+    return any(_names(entry.lower(), target.name, target.port) for entry in text.replace(",", " ").split())
 
 
 def _names(entry: str, host: str, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Says what people wait for: warnings in the log, which terminals and notebooks show unless they were set up otherwise."""
+"""Warns in the log of long waits. Terminals and notebooks show warnings unless logging is configured otherwise."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 
 _log = logging.getLogger(__name__)
 
-#: Seconds of silence until somebody is told, and until they are told again.
+#: Seconds of silence until the first warning, and between two warnings.
 FIRST, AGAIN = 10.0, 60.0
-#: When a wait was last told, by its reason: parallel reads wait for the same thing.
+#: The time of the last warning, by its reason: parallel reads wait for the same thing.
 _latest: ProcessCache[str, float] = ProcessCache(64)
 
 
 def say_waiting(what: str, why: str, now: float, waited: float, bound: float, option: str) -> None:
-    """Tell whoever waits; nobody does in a Spark task, and what ends soon says so itself.
+    """Warn of a wait, unless it will end in an error soon, or runs in a Spark task, whose log nobody watches.
 
     Args:
         what: What is waited for.
@@ -25,7 +25,7 @@ def say_waiting(what: str, why: str, now: float, waited: float, bound: float, op
         now: Seconds of the clock that the wait is measured by.
         waited: Seconds since the wait began.
         bound: Seconds after which it is given up.
-        option: The option that says them.
+        option: The option that sets the bound.
     """
     latest = _latest.get(why)
     if bound < 2 * FIRST or (latest is not None and 0 <= now - latest < AGAIN) or _is_in_task():

@@ -198,8 +198,8 @@ def parse_options(
 
     Args:
         written: The text of each option by its name, in any case.
-        is_stream: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
-            of both in the same way), which leaves the checks that depend on it to a later call.
+        is_stream: Whether they belong to ``readStream``; None where that is not certain yet, for Spark asks for the schema
+            of both in the same way. A later call then makes the checks that depend on it.
         loaded_at: When the table was loaded, in microseconds since the epoch; None means now.
         is_in_spark: Whether a time that names no zone is the session's: without the option ``timeZone`` it is refused. Else
             it is in UTC, which the log says once.

@@ -215,8 +215,8 @@ def first_moment(name: str, value: str, zone: tzinfo) -> datetime:
 def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
     """An instant, in UTC.
 
-    Text is an ISO date or timestamp (``T`` or a blank between), with or without a zone, or an epoch number: 9 to 11
-    digits are seconds, 12 to 14 milliseconds. What has no zone is read in ``zone``.
+    Text is an ISO date or timestamp (``T`` or a blank between), with or without a zone, or an epoch number. Of that, 9 to
+    11 digits are seconds, 12 to 14 milliseconds. What has no zone is read in ``zone``.
 
     Raises:
         OptionError: Not a timestamp.

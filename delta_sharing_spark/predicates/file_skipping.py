@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
@@ -55,6 +54,7 @@ from delta_sharing_spark.predicates.tree import Column, Compare, Expression, col
 from delta_sharing_spark.schema.arrow_bridge import bools, int64s
 from delta_sharing_spark.schema.instants import local_micros, timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_keys, partition_value
+from delta_sharing_spark.schema.typed_json import statistics_object
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
@@ -323,7 +323,7 @@ class FileSkipping:
 
     def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:
         """Whether a row may pass, by the JSON of the file's statistics and the bounds of its partition values."""
-        stats = self._parsed(text) if self._data else None
+        stats = statistics_object(text, self._decode) if self._data else None
         if stats is None:
             return True
         for exclusion in self._exclusions:
@@ -341,14 +341,6 @@ class FileSkipping:
                 count = None  # delta-rs writes 0 for a file that it takes over, and whose footer tells neither bounds nor a count
             bounds[slot] = bounds_of_statistics(kind, rows, count, is_bounded, *keys)
         return bool(self._possible_values(bounds) & TRUE)
-
-    def _parsed(self, text: str) -> Mapping[str, Any] | None:
-        """The statistics of the columns that are looked at; None where they cannot be read, which leaves nothing out."""
-        try:
-            return self._decode(text)
-        except (ValueError, RecursionError):
-            # Writers may put NaN, halves of surrogate pairs, or a field of another form beside the ones that are looked at.
-            return json_object(text)
 
     def _open_above(self, part: Expression) -> bool:
         """Whether this is ``float > x``, which statistics cannot exclude: they do not show NaN, the greatest value."""

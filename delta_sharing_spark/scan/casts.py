@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from delta_sharing_spark.scan.footer import INT96_BYTES
+from delta_sharing_spark.parquet.footer import INT96_BYTES
 from delta_sharing_spark.schema.arrow_bridge import numbers_like
 
 _EPOCH_DAY, _DAY = 2_440_588, 86_400_000_000

@@ -13,7 +13,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.schema.types import NAMES_IN_FILES, Array, DataType, Field, Map, Struct
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.scan.julian import Julian
+    from delta_sharing_spark.parquet.julian import Julian
 
 _FIELD_ID = b"PARQUET:field_id"
 Key = TypeVar("Key", bound=Hashable)

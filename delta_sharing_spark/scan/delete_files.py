@@ -11,7 +11,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeleteFile, FileTask
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, COLUMN_MAPPING_NAME, Field, Primitive, Struct
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.urls import url_or_none
+from delta_sharing_spark.parquet.footer import TAIL
 from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
 #: Bytes of a request, at least and at most.
@@ -27,8 +28,8 @@ _KEPT = 0.75
 _LEAST_GAP, _MOST_GAP, _FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
 #: Of the bytes that are wanted, the part that may be fetched besides: never as many again.
 _UNWANTED = 0.9
-#: Bytes of the first request for a footer before one was seen, and at most: most footers fit, a larger one costs a second request.
-TAIL, _LEAST_TAIL, _LONGEST_TAIL = 64 << 10, 8 << 10, 1 << 20
+#: Bytes of a later request for a footer, at least and at most.
+_LEAST_TAIL, _LONGEST_TAIL = 8 << 10, 1 << 20
 #: Bytes of a file that may be fetched besides those wanted where that saves a request, whatever is wanted.
 SPARE = 256 << 10
 #: Files of at most so many bytes are one request if that is worth it, and of a few always: another request costs more than they do.

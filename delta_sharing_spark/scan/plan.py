@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import msgspec
 import numpy as np
 
-from delta_sharing_spark.network.http import json_object
+from delta_sharing_spark.schema.typed_json import statistics_object
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -50,10 +50,7 @@ def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
     if not stats:
         return None
-    try:
-        rows = _decode_rows(stats).get("numRecords")
-    except (ValueError, RecursionError):
-        rows = (json_object(stats) or {}).get("numRecords")
+    rows = (statistics_object(stats, _decode_rows) or {}).get("numRecords")
     return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 

@@ -18,13 +18,14 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, out_of_memory
+from delta_sharing_spark.parquet.footer import Footer
+from delta_sharing_spark.parquet.statistics import ChunkStatistics
+from delta_sharing_spark.parquet.thrift import read_struct
 from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
-from delta_sharing_spark.scan.footer import ChunkStatistics, Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
-from delta_sharing_spark.scan.thrift import read_struct
 from delta_sharing_spark.schema.types import INITIAL_DEFAULT, fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 

@@ -18,10 +18,10 @@ from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
+from delta_sharing_spark.parquet.footer import Footer, read_footer
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
-from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,

@@ -48,11 +48,6 @@ def zone_of(name: str) -> tzinfo:
         raise ValueError(f"{name!r} is no time zone that is known here") from error
 
 
-def due_before(end: float, since: float, margin: float = 60.0, share: float = 0.25) -> float:
-    """When to renew what was given out at ``since`` and ends at ``end``: ``margin`` seconds before, or that share of its life if less."""
-    return end - min(margin, share * max(0.0, end - since))
-
-
 def parse_instant(text: str) -> datetime | None:
     """An ISO-8601 timestamp as an aware datetime (UTC where it names no zone); None if it is not one."""
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-#: Before these releases parquet-mr compared signed bytes, parquet-cpp looked at a part of a dictionary and compared decimals
-#: byte by byte, parquet-rs looked at lengths first and compared decimals as unsigned; parquet-go and Polars did the latter in 2026.
+#: Before these releases parquet-mr compared signed bytes. parquet-cpp looked at a part of a dictionary, and compared decimals
+#: byte by byte. parquet-rs looked at lengths first and compared decimals as unsigned; parquet-go and Polars did the latter in 2026.
 _SOUND = re.compile(
     r"parquet-mr (?:compatible with Photon|version 1\.[1-9][0-9])|parquet-mr-trino version|DuckDB"
     r"|parquet-cpp-arrow version (?:1[2-9]|[2-9][0-9])\.|parquet-rs version (?:1[4-9]|[2-9][0-9])\."

@@ -9,9 +9,10 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from math import inf
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote_plus
 
@@ -20,15 +21,13 @@ from delta_sharing_spark.errors import (
     ConfigError,
     CredentialError,
     DeltaSharingError,
-    NetworkError,
     ProfileError,
     ResponseError,
     ServerError,
-    UnavailableError,
 )
-from delta_sharing_spark.network.http import NetworkSettings, pause_after_early
-from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
-from delta_sharing_spark.schema.instants import due_before
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.renewable import Renewable, Term, due_before
 from delta_sharing_spark.sharing.identity import TokenExchange, is_header_text, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.transport import (
@@ -43,17 +42,19 @@ from delta_sharing_spark.sharing.transport import (
 
 _log = logging.getLogger(__name__)
 
-#: A token is renewed when it has less than this left, seconds, or a tenth of its life if that is shorter.
-_MARGIN = 600.0
+#: A token is renewed this many seconds before its end, or when a tenth of its life is left if that is shorter.
+_MARGIN_SECONDS, _MARGIN_SHARE = 600.0, 0.1
+#: Seconds that a signed assertion is good for, which is shown to the token endpoint at once.
 _ASSERTION_LIFE = 120
-#: A token that says it is good for longer than ten years, in seconds, is as good for ever.
+#: Executors are told no later end than ten years, in seconds: dates beyond the year 9999 cannot be written.
 _LONGEST_LIFE = 10 * 365 * 86400.0
+#: Profiles of which a process keeps the token.
 _CACHED = 32
 #: What ``Profile.carried`` says of an OAuth profile's token.
 OAUTH = "the profile"
-#: How long an identity's token that does not tell its end is shown before it is read again, seconds: its file may have rotated.
+#: Seconds after which an identity's token without an end is read again: its file may have rotated.
 _UNSTATED = 60.0
-#: Bytes of an answer with a token.
+#: The most bytes of an answer that holds a token.
 _LARGEST_TOKEN = 1 << 20
 _SIGNING_ALGORITHMS = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -61,18 +62,17 @@ _EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _TOKEN_TYPE = "urn:ietf:params:oauth:token-type:"  # noqa: S105  # no secret
 
 
-class _Token(AskedByOne):
-    """One token of this process."""
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token, and seconds of the settings' clock: until when executors are handed it, when it is renewed here, when it ends."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.value: str | None = None
-        self.carry_until = 0.0
-        self.renew_at = 0.0
-        self.ends_at = 0.0
+    value: str = field(repr=False)
+    carry_until: float
+    renew_at: float
+    ends_at: float
 
 
-_tokens: ProcessCache[Profile, _Token] = ProcessCache(_CACHED)
+_tokens: ProcessCache[Profile, Renewable[_Token]] = ProcessCache(_CACHED)
 
 
 def authorization(profile: Profile, settings: NetworkSettings, *, refused: str | None = None) -> str:
@@ -89,10 +89,10 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     expires = profile.expires if profile.carried and profile.type == "bearer_token" else None
     if expires is not None and expires <= datetime.now(timezone.utc):
         raise CredentialError(carried_end(profile, f"ended at {expires:%Y-%m-%dT%H:%M:%SZ}"))
-    return _stated(profile) or f"Bearer {_current_token(profile, settings, refused=refused)[0]}"
+    return _own_header(profile) or f"Bearer {_current_token(profile, settings, refused=refused).value}"
 
 
-def _stated(profile: Profile) -> str | None:
+def _own_header(profile: Profile) -> str | None:
     """The header that a profile itself states; None where its token is asked for."""
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
@@ -100,10 +100,11 @@ def _stated(profile: Profile) -> str | None:
     return f"Bearer {profile.bearer_token}" if profile.type == "bearer_token" else None
 
 
-def known_secrets(profile: Profile) -> tuple[str, ...]:
+def secrets_of(profile: Profile) -> tuple[str, ...]:
     """What a server may echo of a profile, as this process knows it: an error asks for no other token."""
-    token = _tokens.get(_issued_to(profile))
-    return secrets_in(_stated(profile) or (None if token is None else f"Bearer {token.value}"))
+    renewable = _tokens.get(_issued_to(profile))
+    token = None if renewable is None else renewable.value
+    return secrets_in(_own_header(profile) or (None if token is None else f"Bearer {token.value}"))
 
 
 def carried_end(profile: Profile, end: str) -> str:
@@ -137,12 +138,12 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
             "carryProfile=token: the profile signs in with a password and has no token that could be carried instead; "
             "set carryProfile to true, or to false"
         )
-    value, ends_at = _current_token(profile, settings, for_executors=True)
-    left = timedelta(seconds=min(max(0.0, ends_at - settings.clock()), _LONGEST_LIFE))
-    ends = None if ends_at == float("inf") else (datetime.now(timezone.utc) + left).isoformat()
+    token = _current_token(profile, settings, for_executors=True)
+    life = timedelta(seconds=min(max(0.0, token.ends_at - settings.clock()), _LONGEST_LIFE))
+    ends = None if token.ends_at == inf else (datetime.now(timezone.utc) + life).isoformat()
     if profile.identity is None:
-        return Profile(profile.endpoint, bearer_token=value, expiration_time=ends, carried=OAUTH)
-    return replace(profile, bearer_token=value, expiration_time=ends, carried=profile.identity.option)
+        return Profile(profile.endpoint, bearer_token=token.value, expiration_time=ends, carried=OAUTH)
+    return replace(profile, bearer_token=token.value, expiration_time=ends, carried=profile.identity.option)
 
 
 def carried_settings(settings: NetworkSettings, carry: bool | Literal["token"]) -> NetworkSettings:
@@ -164,19 +165,19 @@ def is_renewable(profile: Profile) -> bool:
 
 def _current_token(
     profile: Profile, settings: NetworkSettings, *, refused: str | None = None, for_executors: bool = False
-) -> tuple[str, float]:
-    """A token that is still valid, and its end by the settings' clock; infinity where nothing tells."""
-    profile = _issued_to(profile)
-    token = _tokens.get_or_make(profile, _Token)
-    asked = token.asked
-    with token.lock:
-        now = settings.clock()
-        if token.value is None or now >= token.ends_at or refused == f"Bearer {token.value}":
-            token.ask(partial(_renew, token, profile, settings), asked, settings)
-        elif now >= (token.carry_until if for_executors else token.renew_at):
-            _renew_early(token, profile, settings)
-        assert token.value is not None
-        return token.value, token.ends_at
+) -> Term[str]:
+    """A token that is still valid, with its times by the settings' clock."""
+    issued_to = _issued_to(profile)
+
+    def term(token: _Token) -> Term[str]:
+        return Term(token.value, token.carry_until if for_executors else token.renew_at, token.ends_at)
+
+    return _tokens.get_or_make(issued_to, lambda: Renewable("the token", settings.clock, kind="token")).get(
+        lambda token: None if token is None or refused == f"Bearer {token.value}" else term(token),
+        lambda seconds: _new_token(issued_to, settings.early(seconds)),
+        term,
+        settings,
+    )
 
 
 def _issued_to(profile: Profile) -> Profile:
@@ -184,36 +185,24 @@ def _issued_to(profile: Profile) -> Profile:
     return replace(profile, bearer_token=None, expiration_time=None, carried=None) if profile.carried else profile
 
 
-def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
-    token.value, life = _new_token(profile, settings)
+def _new_token(profile: Profile, settings: NetworkSettings) -> _Token:
+    value, life = _issued_token(profile, settings)
     now = settings.clock()
-    token.ends_at = now + life
-    if life == float("inf"):
-        token.carry_until = token.renew_at = now + (_MARGIN if profile.identity is None else _UNSTATED)
-    else:
-        token.carry_until, token.renew_at = now + life / 2, due_before(token.ends_at, now, _MARGIN, 0.1)
+    if life == inf:
+        again = now + (_MARGIN_SECONDS if profile.identity is None else _UNSTATED)
+        return _Token(value, again, again, inf)
+    renew_at = due_before(now + life, now, _MARGIN_SECONDS, _MARGIN_SHARE)
+    return _Token(value, now + life / 2, renew_at, now + life)
 
 
-def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
-    """Renew a token that is still valid, so that an outage of what issues it does not matter yet."""
-    left = token.ends_at - settings.clock()
-    try:
-        _renew(token, profile, settings.early(left))
-    except (NetworkError, UnavailableError, CredentialError) as error:
-        token.carry_until = settings.clock() + pause_after_early(left)
-        token.renew_at = max(token.renew_at, token.carry_until)
-        until = "until it is refused" if left == float("inf") else f"for {left:.0f} s more"
-        _log.warning("the token could not be renewed yet, it is used %s: %s", until, error)
-
-
-def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:
+def _issued_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:
     """A new token and its life in seconds. What asks a token endpoint for it is made anew for each try."""
     identity = profile.identity
     if identity is None:
         signed = "" if profile.private_key is None else " (and this machine's clock, which the key's signature tells)"
         advice = f"check tokenEndpoint and the client's id, secret or key in the profile{signed}, or ask the provider for a new one"
         purpose = RequestPurpose("the OAuth token", "token endpoint", refused=advice)
-        endpoint, named = profile.token_endpoint, "tokenEndpoint"
+        endpoint, field_name = profile.token_endpoint, "tokenEndpoint"
         ways: list[_Way] = [partial(_signed, profile)]
         if profile.type == "oauth_client_credentials":
             ways = [partial(way, profile) for way in (_by_basic, _by_post)]
@@ -222,13 +211,13 @@ def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]
     else:
         value, life = token_of(identity)
         if identity.exchange is None:
-            return value, float("inf") if life is None else life
+            return value, inf if life is None else life
         advice = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
         purpose = RequestPurpose("the token exchange", "exchange's endpoint", refused=advice)
-        endpoint, named = identity.exchange.endpoint, "tokenExchangeEndpoint"
+        endpoint, field_name = identity.exchange.endpoint, "tokenExchangeEndpoint"
         ways = [partial(_exchange_form, identity.exchange, value)]
     assert endpoint is not None
-    check_endpoint(endpoint, named)
+    check_endpoint(endpoint, field_name)
 
     def ask(way: _Way) -> tuple[str, float]:
         form, header = way()
@@ -276,8 +265,8 @@ def _exchange_form(exchange: TokenExchange, subject: str) -> tuple[dict[str, str
     """The request of a token exchange (RFC 8693, section 2.1)."""
     kind = "access_token" if jwt_claims(subject) is None else "jwt"
     form = {"grant_type": _EXCHANGE_GRANT, "subject_token": subject, "subject_token_type": _TOKEN_TYPE + kind}
-    named = {"audience": exchange.audience, "scope": exchange.scope, "client_id": exchange.client_id}
-    return form | {name: value for name, value in named.items() if value is not None}, None
+    optional = {"audience": exchange.audience, "scope": exchange.scope, "client_id": exchange.client_id}
+    return form | {name: value for name, value in optional.items() if value is not None}, None
 
 
 def _form(profile: Profile, **fields: str | None) -> dict[str, str]:
@@ -316,12 +305,12 @@ def _parse_token(answer: bytes, *, is_exchange: bool) -> tuple[str, float]:
     life = tree.get("expires_in")
     if life is None or life == "":
         end = token_end(value)
-        return value, float("inf") if end is None else max(1.0, end - time.time())
+        return value, inf if end is None else max(1.0, end - time.time())
     try:
         seconds = float(life) if not isinstance(life, bool) else 0.0
     except (TypeError, ValueError, OverflowError):
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds < inf:
         raise _bad_token("'expires_in' field must be an integer or a string convertible to integer")
     return value, seconds
 
@@ -343,8 +332,8 @@ def _assertion(profile: Profile) -> str:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
         raise ConfigError(f"a profile with a private key needs the package 'PyJWT'; {install_line('jwt')}") from None
-    stated = profile.private_key
-    assert stated is not None
+    key_of_profile = profile.private_key
+    assert key_of_profile is not None
     now = int(time.time())
     claims: dict[str, Any] = {
         "aud": profile.issuer, "iss": profile.client_id, "sub": profile.client_id, "iat": now,
@@ -353,15 +342,15 @@ def _assertion(profile: Profile) -> str:
     if profile.scope:
         claims["scope"] = profile.scope
     try:
-        key: Any = load_pem_private_key(stated.pem.encode("utf-8"), password=None)
+        key: Any = load_pem_private_key(key_of_profile.pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
-            f"the private key {stated.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
+            f"the private key {key_of_profile.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
             f"privateKeyFile"
         ) from None
-    if stated.algorithm in _SIGNING_ALGORITHMS:
+    if key_of_profile.algorithm in _SIGNING_ALGORITHMS:
         with suppress(jwt.InvalidKeyError, TypeError):
-            return jwt.encode(claims, key, algorithm=stated.algorithm, headers={"kid": stated.key_id})
+            return jwt.encode(claims, key, algorithm=key_of_profile.algorithm, headers={"kid": key_of_profile.key_id})
     raise ProfileError(
-        f"the algorithm {stated.algorithm!r} does not fit the private key {stated.private_key_file}; check the profile"
+        f"the algorithm {key_of_profile.algorithm!r} does not fit the private key {key_of_profile.private_key_file}; check the profile"
     )

@@ -127,14 +127,14 @@ def identity_from_environment() -> Identity | None:
 
 def from_environment(make: Callable[[ReadOptions], _T | None]) -> _T | None:
     """What ``make`` makes of the environment's options of identities and keys, None without any; raises as above."""
-    named = {option.name: variable_of(option.name) for option in OPTIONS if option.group in (IDENTITY, KEYS)}
-    texts = {name: os.environ[variable] for name, variable in named.items() if os.environ.get(variable, "").strip()}
+    variables = {option.name: variable_of(option.name) for option in OPTIONS if option.group in (IDENTITY, KEYS)}
+    texts = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable, "").strip()}
     if not texts:
         return None
     try:
         return make(parse_options({"path": "share.schema.table", **texts}))
     except OptionError as error:
-        names = ", ".join(named[name] for name in texts)
+        names = ", ".join(variables[name] for name in texts)
         raise ConfigError(f"the environment's {names}: {error}") from None
 
 
@@ -172,13 +172,13 @@ def token_of(identity: Identity) -> tuple[str, float | None]:
     ends = [moment for moment in (end, token_end(token)) if moment is not None]
     if not ends:
         return token, None
-    left = min(ends) - time.time()
-    if left <= 0:
+    seconds = min(ends) - time.time()
+    if seconds <= 0:
         raise CredentialError(
-            f"the token of {identity} ended {-left:.0f} s ago and has not been renewed; see to what renews it, and to this "
+            f"the token of {identity} ended {-seconds:.0f} s ago and has not been renewed; see to what renews it, and to this "
             f"machine's clock"
         )
-    return token, left
+    return token, seconds
 
 
 def is_header_text(text: str) -> bool:

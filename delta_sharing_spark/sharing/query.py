@@ -19,6 +19,7 @@ from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.response import FileBlocks, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import (
@@ -26,8 +27,6 @@ from delta_sharing_spark.sharing.wire_records import (
     MOST_EMPTY_PAGES,
     MOST_PAGES,
     FileRecord,
-    Metadata,
-    Protocol,
     TableSnapshotHead,
 )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from delta_sharing_spark.errors import (
     NotFoundError,
@@ -19,14 +21,14 @@ from delta_sharing_spark.network.bodies import header_count
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.network.waits import FIRST, say_waiting
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
+from delta_sharing_spark.schema.typed_json import decode_json
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer, unreadable_answer
-from delta_sharing_spark.sharing.wire_lines import FileBlock, blocks_of, decoded, file_blocks
+from delta_sharing_spark.sharing.wire_lines import FileBlock, blocks_of, file_blocks
 from delta_sharing_spark.sharing.wire_records import (
     ERROR_FIELDS,
     EndStreamAction,
-    Metadata,
-    Protocol,
     TableSnapshotHead,
     broken,
     no_server,
@@ -201,7 +203,7 @@ def _add_files(page: Page, blocks: Sequence[FileBlock] | None) -> bool:
 
 def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
     try:
-        tree = decoded(line)
+        tree = decode_json(line)
     except (ValueError, RecursionError):
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
@@ -258,11 +260,7 @@ def _take_protocol(page: Page, body: Any, table: str) -> None:
 
 def _take_metadata(page: Page, body: Any, table: str) -> None:
     metadata = parse_metadata(body, table)
-    if metadata.provider.lower() != "parquet":
-        raise UnsupportedFeatureError(
-            f"{table} stores its data as {metadata.provider!r}, this reader reads parquet; ask the provider for a Parquet table",
-            features=(metadata.provider,),
-        )
+    metadata.check_format(table)
     if page.metadata is None:
         page.metadata = metadata
     elif metadata.version is not None:

@@ -29,7 +29,7 @@ from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
-from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, known_secrets
+from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, secrets_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import (
     FALLBACKS,
@@ -166,22 +166,22 @@ class SharingRest:
     def named_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The version that the endpoint names, in one request. Raises as ``table_version``."""
         params = {"startingTimestamp": starting_timestamp} if starting_timestamp else {}
-        what = f"the version of {table}"
+        what, rest = f"the version of {table}", self._of(table)
 
         def ask(method: str, path: str) -> int:
-            with self._send(method, path, what, params=params) as response, self._quoting_no_token():
+            with rest._send(method, path, what, params=params) as response, self._quoting_no_token():
                 version = header_version(response.headers, str(table))
             if version is None:
                 raise broken(f"{what}: the answer has no Delta-Table-Version header")
             return version
 
         try:
-            return with_retries(self.settings, lambda: ask("GET", f"{table.path}/version"))
+            return with_retries(rest.settings, lambda: ask("GET", f"{table.path}/version"))
         except (NotFoundError, RequestRefusedError) as unknown:
             if unknown.status not in UNKNOWN_CALL:
                 raise
             try:
-                return with_retries(self.settings, lambda: ask("HEAD", table.path))
+                return with_retries(rest.settings, lambda: ask("HEAD", table.path))
             except (NotFoundError, RequestRefusedError, ResponseError):
                 if params or not isinstance(unknown, NotFoundError):
                     raise unknown from None
@@ -205,7 +205,7 @@ class SharingRest:
         asked = {"version": version, "timestamp": timestamp}
         params = {name: str(value) for name, value in asked.items() if value is not None}
         try:
-            answer = self._page("GET", f"{table.path}/metadata", table, formats, params)
+            answer = self._of(table)._page("GET", f"{table.path}/metadata", table, formats, params)
         except NotFoundError as error:
             if params:
                 raise  # it may be the version that there is not
@@ -310,13 +310,13 @@ class SharingRest:
         fallback: str | None,
     ) -> QueryResponse:
         body = query.body()
-        ahead = PagesAhead()
+        ahead, rest = PagesAhead(), self._of(table)
 
         def page(token: str | None = None) -> Page:
             # An answer that may be the only one is parsed as it arrives.
             pages = ahead if reads_all and (token is not None or query.max_files) else None
             path = f"{table.path}/query"
-            return self._page("POST", path, table, formats, body, token, query=query, sink=sink, ahead=pages)
+            return rest._page("POST", path, table, formats, body, token, query=query, sink=sink, ahead=pages)
 
         first = page()
         if first.query_status is None:
@@ -326,7 +326,7 @@ class SharingRest:
         def poll(query_id: str, token: str | None = None) -> Page:
             """One poll of an asynchronous query (protocol, "Get Query Info")."""
             path = f"{table.path}/queries/{segment(query_id)}"
-            return self._page("POST", path, table, formats, sizes, token, sink=sink)
+            return rest._page("POST", path, table, formats, sizes, token, sink=sink)
 
         with self._quoting_no_token():
             query_id, first = await_query(self.settings, table, first.query_status, poll)
@@ -341,10 +341,11 @@ class SharingRest:
         sink: Callable[[], FileSink] = FileBlocks,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
+        rest = self._of(table)
 
         def page(token: str | None = None) -> Page:
             path = f"{table.path}/changes"
-            return self._page("GET", path, table, formats, query.params(), token, query=query, sink=sink)
+            return rest._page("GET", path, table, formats, query.params(), token, query=query, sink=sink)
 
         return QueryResponse(str(table), formats, page(), page, query)
 
@@ -357,7 +358,7 @@ class SharingRest:
         if self.profile.endpoint in _no_get_table:
             return None
         try:
-            item = self.ask_json("GET", table.path, f"the description of {table}")
+            item = self._of(table).ask_json("GET", table.path, f"the description of {table}")
             return parse_item(Table, item, share=table.share, schema=table.schema)
         except (RequestRefusedError, NotFoundError, ResponseError) as refusal:
             # A server that knows the path by HEAD alone answers GET with its version and no body.
@@ -374,7 +375,7 @@ class SharingRest:
         """Temporary storage credentials for the table's root, or for ``location``; raises ResponseError where they are malformed."""
         body = {"location": location} if location is not None else {}
         path = f"{table.path}/temporary-table-credentials"
-        tree = self.ask_json("POST", path, f"the storage credentials of {table}", body=body)
+        tree = self._of(table).ask_json("POST", path, f"the storage credentials of {table}", body=body)
         return parse_credentials(tree, str(table))
 
     def ask_json(
@@ -473,6 +474,11 @@ class SharingRest:
             # A server that speaks the parquet format alone may say so, where others answer in it.
             return self._page(method, path, table, FORMATS, asked, token, query=query, sink=sink, ahead=ahead)
 
+    def _of(self, table: TableName) -> SharingRest:
+        """The same for requests of one table, as metrics say."""
+        name = str(table)
+        return self if self.settings.table == name else replace(self, settings=replace(self.settings, table=name))
+
     def _send(
         self, method: str, path: str, what: str, *, headers: dict[str, str] | None = None, **content: Any
     ) -> requests.Response:
@@ -500,7 +506,7 @@ class SharingRest:
         try:
             yield
         except ServerError as error:
-            error.args = (without_secrets(str(error), known_secrets(self.profile)),)
+            error.args = (without_secrets(str(error), secrets_of(self.profile)),)
             raise
 
     def _expiry(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import requests
 import urllib3
 
+from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import (
     ConfigError,
     DeltaSharingError,
@@ -34,6 +35,7 @@ from delta_sharing_spark.network.bodies import (
     read_body,
     read_start,
 )
+from delta_sharing_spark.network.connection_failures import connection_reason, final_reason, proxy_reason
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
     Deadline,
@@ -43,14 +45,7 @@ from delta_sharing_spark.network.connections import (
 from delta_sharing_spark.network.hosts import is_loopback, is_private, redirect_refusal
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_session
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.retry import (
-    RetryableError,
-    connection_reason,
-    final_reason,
-    proxy_reason,
-    retry,
-    retry_after,
-)
+from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
 from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.redaction import without_secrets
@@ -218,6 +213,7 @@ def _exchange(
 ) -> requests.Response:
     """Send one request and read the head of its answer; ``is_redirected`` says that a redirect led to it."""
     what, host = purpose.what, url.host
+    metrics.count(metrics.REQUESTS, 1, table=settings.table, server=settings.server)
     timeout = (settings.connect_timeout, settings.read_timeout)
     guard = refusing_local_addresses() if is_redirected and not is_loopback(host) else nullcontext()
     try:

@@ -6,7 +6,6 @@ Numbers may stand as text, as JavaScript needs those of 64 bits, or as ``7.0``. 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -15,6 +14,7 @@ import msgspec
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES, DeletionVector
+from delta_sharing_spark.schema.typed_json import record_of
 from delta_sharing_spark.sharing.wire_records import FileRecord, integer, malformed, quoted
 
 #: A number, as servers write it; ``integer`` reads it.
@@ -103,7 +103,6 @@ _delta_lines = msgspec.json.Decoder(_DeltaLine).decode_lines
 _parquet_lines = msgspec.json.Decoder(_ParquetLine).decode_lines
 #: In a block's beginning, it tells which format the block is decoded by first.
 _WRAPPED, _LOOKED_AT = b'"deltaSingleAction"', 4096
-_tree = msgspec.json.Decoder().decode
 _T = TypeVar("_T")
 
 
@@ -173,34 +172,12 @@ class FileBlock:
         )
 
 
-def decoded(line: bytes) -> Any:
-    """The JSON of a line. What Python's own reader takes beside JSON (NaN, halves of surrogate pairs) is read by it.
-
-    Raises:
-        ValueError, RecursionError: It is no JSON.
-    """
+def _body_of(kind: type[_T], tree: Any, table: str) -> _T:
+    """The body of a file's line as its type; raises ResponseError, which names the field, where it is of another form."""
     try:
-        return _tree(line)
-    except (ValueError, RecursionError):
-        return json.loads(line)
-
-
-def body_of(kind: type[_T], tree: Any, name: str, table: str) -> _T:
-    """A line's body as its type; raises ResponseError, which names the field, where it is of another form."""
-    try:
-        return msgspec.convert(tree, kind)
-    except (msgspec.ValidationError, UnicodeError) as error:
-        what, _, place = str(error).replace("`", "").partition(" - at $")
-        raise malformed(f"{name}{place}{_shown(tree, place)}: {what[:1].lower()}{what[1:]}", table) from None
-
-
-def _shown(tree: Any, place: str) -> str:
-    """The number or short text that stands at a place, for an error; nothing for what may be more than that."""
-    for part in place.split(".")[1:]:
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    if isinstance(tree, str | int | float) and len(text := quoted(tree)) < 40 and "?" not in text:
-        return f" is {text}"
-    return ""
+        return record_of(kind, tree, "file")
+    except ValueError as error:
+        raise malformed(str(error), table) from None
 
 
 def file_blocks(block: bytes, table: str) -> list[FileBlock] | None:
@@ -220,9 +197,9 @@ def file_blocks(block: bytes, table: str) -> list[FileBlock] | None:
 def blocks_of(tree: Any, kind: str, table: str) -> list[FileBlock]:
     """The block of one line of ``kind``, from its body; none for an action that is no file's. Raises ResponseError."""
     if kind == "file" and isinstance(tree, dict) and "deltaSingleAction" in tree:
-        blocks = _delta_blocks([body_of(_DeltaBody, tree, kind, table)], table)
+        blocks = _delta_blocks([_body_of(_DeltaBody, tree, table)], table)
     else:
-        blocks = [_parquet_block([body_of(_ParquetBody, tree, kind, table)], "add" if kind == "file" else kind, table)]
+        blocks = [_parquet_block([_body_of(_ParquetBody, tree, table)], "add" if kind == "file" else kind, table)]
     for block in blocks:
         # Python's JSON reads halves of surrogate pairs. Statistics that hold one tell nothing; a name or a value is wrong.
         block.stats = [text if text is None or _is_unicode(text) else None for text in block.stats]

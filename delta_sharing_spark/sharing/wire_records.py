@@ -9,77 +9,16 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
+from delta_sharing_spark.storage.clouds.registry import kinds_on_wire
 
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """A protocol line: the reader version and features that a table asks for, and those of writers, which reading needs not."""
-
-    min_reader_version: int
-    reader_features: tuple[str, ...] = ()
-    min_writer_version: int | None = field(default=None, compare=False)
-    writer_features: tuple[str, ...] = field(default=(), compare=False)
-
-    def __call__(self, use_delta_format: bool = True) -> Protocol:
-        """Itself: the reference client has a method where a table here has a property."""
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """The format of a table's files, as the reference client names it."""
-
-    provider: str
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """A table's metadata; ``location`` and what follows belong to directory access."""
-
-    id: str
-    schema_string: str
-    partition_columns: tuple[str, ...]
-    provider: str = "parquet"
-    name: str | None = None
-    description: str | None = None
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    num_files: int | None = None
-    size: int | None = None
-    version: int | None = None
-    location: str | None = None
-    auxiliary_locations: tuple[str, ...] = ()
-    access_modes: tuple[str, ...] = ()
-    created_time: int | None = None
-
-    def __call__(self, use_delta_format: bool = True) -> Metadata:
-        """Itself: the reference client has a method where a table here has a property."""
-        return self
-
-    @property
-    def format(self) -> Format:
-        """The format of the files."""
-        return Format(self.provider)
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """The parts of metadata that rows depend on."""
-        return self.schema_string, self.partition_columns, self.provider, self.configuration
-
-    def _repr_html_(self) -> str:
-        from delta_sharing_spark.schema.markup import html_table
-
-        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "schema_string")
-        return html_table([], [[name, _in_words(value)] for name, value in shown if value not in (None, (), {})])
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} = {text}" for name, text in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(slots=True)
@@ -164,69 +103,89 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TemporaryCredentials:
-    """Storage credentials of one location, as the server sent them; exactly one kind should be set."""
+    """Storage credentials of one location, as the server sent them; exactly one kind should be set.
+
+    Attributes:
+        secrets: By the field that holds it, such as ``awsTempCredentials`` (``storage.clouds.registry``).
+    """
 
     location: str | None
     expiration_time: int | None
-    aws: Mapping[str, str] | None = field(default=None, repr=False)
-    azure: Mapping[str, str] | None = field(default=None, repr=False)
-    gcp: Mapping[str, str] | None = field(default=None, repr=False)
-    r2: Mapping[str, str] | None = field(default=None, repr=False)
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 _INTEGER = re.compile(r"(-?[0-9]{1,19})(?:\.0+)?")
 #: Fields of an error's body, which a server that fails after it has sent its status can only add to its answer.
 ERROR_FIELDS = ("errorCode", "error_code", "error", "message")
-#: What a ``metaData`` line of the delta format says beside the table's own metadata, and the parquet format within it.
-_AROUND = ("numFiles", "size", "version", "location", "auxiliaryLocations", "accessModes")
+#: What a ``metaData`` line says beside the log's own fields: whole numbers, text, lists of names.
+_COUNTS, _LISTS = ("numFiles", "size", "version"), ("auxiliaryLocations", "accessModes")
 
 
 def parse_protocol(body: Any, table: str) -> tuple[Protocol, str, int | None]:
     """Parse a ``protocol`` line's body; returns the protocol, its response format (``parquet`` or ``delta``) and the line's version."""
-    outer = _object(body, "protocol", table)
-    inner = outer.get("deltaProtocol")
-    tree = outer if inner is None else _object(inner, "deltaProtocol", table)
-    reader_version = _integer_of(tree, "minReaderVersion", table)
-    if reader_version is None:
+    outer, tree, response_format = _bodies(body, "protocol", "deltaProtocol", table)
+    if tree.get("minReaderVersion") is None:
         raise malformed("its protocol names no minReaderVersion", table)
-    protocol = Protocol(
-        reader_version,
-        _strings(tree, "readerFeatures", table),
-        # Of what reading needs not nothing is refused.
-        writer if isinstance(writer := tree.get("minWriterVersion"), int) else None,
-        tuple(filter(_text, found)) if isinstance(found := tree.get("writerFeatures"), list) else (),
-    )
-    return protocol, "parquet" if inner is None else "delta", _integer_of(outer, "version", table)
+    writer, features = tree.get("minWriterVersion"), tree.get("writerFeatures")
+    # Of what reading needs not nothing is refused.
+    fields = {
+        "minReaderVersion": integer(tree.get("minReaderVersion"), "minReaderVersion", table),
+        "readerFeatures": tree.get("readerFeatures"),
+        "minWriterVersion": writer if type(writer) is int else None,
+        "writerFeatures": [name for name in features if isinstance(name, str)] if isinstance(features, list) else None,
+    }
+    version = integer(outer.get("version"), "version", table)
+    return _well_formed(table, read_protocol, fields), response_format, version
 
 
 def parse_metadata(body: Any, table: str) -> Metadata:
     """A ``metaData`` line's body, of either format."""
-    outer = _object(body, "metaData", table)
-    inner = outer.get("deltaMetadata")
-    tree = outer if inner is None else _object(inner, "deltaMetadata", table)
-    schema_string = tree.get("schemaString")
-    if not isinstance(schema_string, str):
+    outer, tree, _ = _bodies(body, "metaData", "deltaMetadata", table)
+    if not isinstance(tree.get("schemaString"), str):
         raise malformed("its metadata has no schemaString", table)
-    provider = tree.get("format")
-    if provider is not None and not isinstance(_object(provider, "format", table).get("provider"), str | None):
-        raise malformed("its format names a provider that is not text", table)
-    if not isinstance(tree.get("createdTime"), int):  # which reading needs not
-        tree = {name: value for name, value in tree.items() if name != "createdTime"}
-    around = {name: outer[name] for name in _AROUND if outer.get(name) is not None}
-    told = _told(Metadata, {**tree, **around}, table)
-    told |= {"id": told["id"] or "", "provider": (provider or {}).get("provider") or "parquet"}
-    return Metadata(**{**told, "access_modes": tuple(mode.lower() for mode in told["access_modes"])})
+    # Of what reading needs not nothing is refused.
+    fields = {
+        **tree,
+        **{name: _text_at(tree, name) for name in ("name", "description")},
+        "id": _text_at(tree, "id") or "",
+    }
+    if isinstance(configuration := tree.get("configuration"), dict):
+        fields["configuration"] = {key: None if value is None else words(value) for key, value in configuration.items()}
+    around = {
+        name: outer[name] if outer.get(name) is not None else tree.get(name) for name in (*_COUNTS, *_LISTS, "location")
+    }
+    around |= {name: integer(around[name], name, table) for name in _COUNTS}
+    around["location"] = _text_at(around, "location")
+    metadata = _well_formed(table, read_metadata, fields, {k: v for k, v in around.items() if v is not None})
+    return replace(metadata, access_modes=tuple(map(str.lower, metadata.access_modes)))
 
 
 def parse_end(body: Any, table: str) -> EndStreamAction:
     """An ``endStreamAction``, wrapped or bare."""
     tree = _object(body, "endStreamAction", table)
-    if tree.get("errorMessage"):
-        tree = {**tree, "errorMessage": words(tree["errorMessage"])}
     for name in ("nextPageToken", "refreshToken"):
         if not isinstance(tree.get(name), str | None):
             raise malformed(f"its {name} is not text", table)
-    return EndStreamAction(**{name: value or None for name, value in _told(EndStreamAction, tree, table).items()})
+    ends, status = (integer(tree.get(n), n, table) for n in ("minUrlExpirationTimestamp", "httpStatusErrorCode"))
+    message = words(tree["errorMessage"]) if tree.get("errorMessage") else None
+    return EndStreamAction(
+        tree.get("refreshToken") or None, tree.get("nextPageToken") or None, ends or None, message, status or None
+    )
+
+
+def _bodies(body: Any, name: str, name_within: str, table: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """A line's body, the object of the log in it, and the response format: the parquet format has one object for both."""
+    outer = _object(body, name, table)
+    inner = outer.get(name_within)
+    return (outer, outer, "parquet") if inner is None else (outer, _object(inner, name_within, table), "delta")
+
+
+def _well_formed(table: str, read: Callable[..., _T], *arguments: Any) -> _T:
+    """What ``read`` makes of an object of a line; raises ResponseError where it is of another form."""
+    try:
+        return read(*arguments)
+    except ValueError as error:
+        raise malformed(str(error), table) from None
 
 
 def sole_name(tree: Mapping[str, Any], names: tuple[str, ...], what: str, table: str) -> str | None:
@@ -248,37 +207,10 @@ def quoted(value: Any) -> str:
     return repr(text) if len(text) <= 100 else f"a text of {len(text)} characters"
 
 
-def _told(kind: Any, tree: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """What a line says of each field of a record, by the field's type; raises ResponseError where it is of another type."""
-    return {field: _READERS[of_type](tree, name, table) for field, name, of_type in _names(kind)}
-
-
 def _object(value: Any, name: str, table: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise malformed(f"its {name!r} is not an object", table)
     return value
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _strings(tree: Mapping[str, Any], name: str, table: str) -> tuple[str, ...]:
-    value = tree.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise malformed(f"its {name} is not a list of names", table)
-    return tuple(value)
-
-
-def _string_map(tree: Mapping[str, Any], name: str, table: str) -> dict[str, str]:
-    value = tree.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise malformed(f"its {name} is not an object", table)
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items() if v is not None}
 
 
 def whole_number(value: Any) -> int | None:
@@ -302,22 +234,8 @@ def integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: in
     return number
 
 
-def _integer_of(tree: Mapping[str, Any], name: str, table: str) -> int | None:
-    return integer(tree.get(name), name, table)
-
-
-def _text_at(tree: Mapping[str, Any], name: str, _: str = "") -> str | None:
-    return _text(tree.get(name))
-
-
-#: How a line's field is read, by the type in its record.
-_READERS: Mapping[str, Callable[[Mapping[str, Any], str, str], Any]] = {
-    "str": _text_at,
-    "str | None": _text_at,
-    "int | None": _integer_of,
-    "tuple[str, ...]": _strings,
-    "Mapping[str, str]": _string_map,
-}
+def _text_at(tree: Mapping[str, Any], name: str) -> str | None:
+    return value if isinstance(value := tree.get(name), str) else None
 
 
 def broken(why: str) -> ResponseError:
@@ -335,8 +253,6 @@ def malformed(why: str, table: str) -> ResponseError:
     return broken(f"the server's answer for {table} breaks the protocol: {why}")
 
 
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 _PAGE = "500"
 #: The end of the year 9999, in milliseconds since the epoch: no instant after it can be shown or compared.
 _LATEST = 253_402_300_800_000
@@ -416,15 +332,12 @@ def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentia
     return TemporaryCredentials(
         _text_at(inner, "location"),
         expires if expires is not None and expires < _LATEST else None,
-        _secrets(inner.get("awsTempCredentials")),
-        _secrets(inner.get("azureUserDelegationSas")),
-        _secrets(inner.get("gcpOauthToken")),
-        _secrets(inner.get("r2Credentials")),
+        {
+            name: {part: text if isinstance(text, str) else "" for part, text in inner[name].items()}
+            for name in kinds_on_wire()
+            if isinstance(inner.get(name), dict)
+        },
     )
-
-
-def _secrets(tree: Any) -> dict[str, str] | None:
-    return {str(k): v if isinstance(v, str) else "" for k, v in tree.items()} if isinstance(tree, dict) else None
 
 
 def _texts_at(tree: Mapping[str, Any], name: str) -> dict[str, str]:

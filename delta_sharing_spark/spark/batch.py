@@ -19,7 +19,7 @@ from delta_sharing_spark.spark.entrances import entrance, table_named
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_sharing_spark.access.contract import ResolvedScan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.options import ReadOptions
     from delta_sharing_spark.predicates.times import Zone
     from delta_sharing_spark.predicates.tree import Expression, Literal

@@ -14,7 +14,7 @@ from delta_sharing_spark.errors import AddressError, ConfigError
 from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table, table_named
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.contract import ResolvedScan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
 
 
 class DeltaSharingDataSource(DataSource):

@@ -26,9 +26,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import Recipient, checked_engine
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options import parse_options

@@ -20,16 +20,16 @@ from pyspark.errors import QueryExecutionException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.native.decoding import release_of
 from delta_sharing_spark.native.encrypted_channel import why_no_certificate
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
+from delta_sharing_spark.parquet.decoding import release_of
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.schema.types import (
     Primitive,

@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.native.decoding import release_of
+from delta_sharing_spark.parquet.decoding import release_of
 from delta_sharing_spark.schema.types import (
     DataType,
     Field,
@@ -32,7 +32,7 @@ from delta_sharing_spark.schema.types import (
 )
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.contract import ResolvedScan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
 
 _log = logging.getLogger(__name__)
 _BINARY = Primitive("binary")

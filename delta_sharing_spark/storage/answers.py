@@ -1,155 +1,19 @@
-"""Tells what a storage's error answer means, alike for the three clouds: by its status, its error code and its text.
-
-The texts are looked at and not passed on: they may hold URLs with a signature.
-"""
+"""Tells what a storage's error answer means, alike for all clouds and for presigned URLs: by its status, its code and its text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
 
 from delta_sharing_spark.errors import CorruptFileError, FileError, NetworkError
-from delta_sharing_spark.network.retry import RetryableError, proxy_refusal, retry_after
+from delta_sharing_spark.network.connection_failures import proxy_refusal
+from delta_sharing_spark.network.retry import RetryableError, retry_after
+from delta_sharing_spark.storage.clouds.contract import Refused
+from delta_sharing_spark.storage.clouds.registry import all_clouds
 
-#: What a refusal says: the credential has ended; it is not (or no longer) accepted; or this request is not allowed with it.
-Refused = Literal["ended", "credential", "request"]
-
-#: Error codes by which the storage refuses the credential itself, whatever the status (S3 answers some of them with 400).
-_CREDENTIAL_CODES: Mapping[str, Refused] = {
-    "ExpiredToken": "ended",
-    "ExpiredTokenException": "ended",
-    "ExpiredRequest": "ended",
-    "RequestExpired": "ended",
-    "TokenRefreshRequired": "ended",
-    "InvalidAccessKeyId": "credential",
-    "InvalidToken": "credential",
-    "InvalidTokenId": "credential",
-    "RequestTimeTooSkewed": "credential",
-    "SignatureDoesNotMatch": "credential",
-    "AuthenticationFailed": "credential",
-    "InvalidAuthenticationInfo": "credential",
-    "NoAuthenticationInformation": "credential",
-    "PublicAccessNotPermitted": "credential",
-}
-#: Error codes of statuses that are otherwise final (S3's RequestTimeout is a 400, Google's limits may be 403).
-_TRANSIENT_CODES = frozenset(
-    {
-        "SlowDown",
-        "RequestTimeout",
-        "InternalError",
-        "ServiceUnavailable",
-        "rateLimitExceeded",
-        "userRateLimitExceeded",
-        "quotaExceeded",
-    }
-)
-_REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
 #: The code in a body: S3's and Azure's in XML, Google's reason in JSON, and the code in JSON of Azure's other endpoint and of OneLake.
 _CODE = re.compile(
     r'<Code>([A-Za-z0-9_.-]{1,80})</Code>|"(?:reason|code)":\s*"([A-Za-z0-9_.-]{1,80})"',
-)
-#: Whole sentences, for a key may have any word in it: S3's of an answer to a presigned URL or a token, Azure's.
-_ENDED = re.compile(
-    r"<Message>(?:Request|The provided token) has expired|>Signature not valid in the specified time frame"
-)
-
-
-class Cause(NamedTuple):
-    """What some answers of storages mean beyond their status.
-
-    Attributes:
-        pattern: Found in the error code, a line break and the body.
-        meaning, action: Why (empty where that is not certain), and what to do.
-        refused: What such an answer refuses; None where neither another credential nor another try mends it.
-    """
-
-    pattern: re.Pattern[str]
-    meaning: str
-    action: str
-    refused: Refused | None = None
-
-
-_CAUSES = (
-    Cause(
-        re.compile(r"\A(?:InvalidObjectState|BlobArchived)\n"),
-        "it is archived",
-        "ask the provider to restore it, and to keep the files of shared tables out of the archive",
-    ),
-    Cause(
-        re.compile(r"\ABlobBeingRehydrated\n"),
-        "it is still being restored from the archive",
-        "try again when that is done",
-    ),
-    Cause(
-        re.compile(
-            r"\A(?:NoSuchBucket|ContainerNotFound|FilesystemNotFound)\n|The specified (?:bucket|container) does not exist"
-        ),
-        "its bucket or container does not exist there",
-        "ask the provider where the table lies, and check the option storageEndpoint if it is set",
-    ),
-    Cause(
-        re.compile(
-            r"\A(?:AccountIsDisabled|InsufficientAccountPermissions|AllAccessDisabled|AccountProblem|NotSignedUp|UserSuspended|accountDisabled|"
-            r"userProjectAccountProblem)\n"
-        ),
-        "the provider's storage account is disabled",
-        "ask the provider",
-    ),
-    Cause(
-        re.compile(r"(?i)\A(?:UserProjectMissing|AuthenticationRequiredRequesterPays)\n|is a? ?requester pays bucket"),
-        "whoever reads the bucket is to pay for it (requester pays), which this reader cannot",
-        "ask the provider to turn that off for recipients",
-    ),
-    Cause(
-        re.compile(r"(?i)\A(?:KMS\.|cloudKms)"),
-        "the key that it is encrypted with cannot be used",
-        "ask the provider to look at the state of the key (KMS)",
-    ),
-    Cause(
-        re.compile(
-            r"stored using a form of Server Side Encryption|encrypted by a customer-supplied encryption key|"
-            r"(?i:\A(?:BlobUsesCustomerSpecifiedEncryption|resourceIsEncryptedWithCustomerEncryptionKey)\n)"
-        ),
-        "it is encrypted with a key that only its writer has (SSE-C, a customer-provided key)",
-        "ask the provider to store shared tables under keys of the storage itself",
-    ),
-    Cause(
-        re.compile(r"not authorized to perform: kms:|Permission denied on Cloud KMS key"),
-        "the credential may not use the key that it is encrypted with (KMS)",
-        "ask the provider to allow that, or use accessMode=url if the server offers it",
-        "credential",
-    ),
-    Cause(
-        re.compile(r"\AAuthorizationSourceIPMismatch\n"),
-        "the credential is for other addresses than this machine's",
-        "ask the provider to let this machine's address in",
-        "credential",
-    ),
-    Cause(
-        re.compile(r"\AvpcServiceControls\n|vpcServiceControlsUniqueIdentifier"),
-        "the provider's VPC Service Controls keep this machine out",
-        "ask the provider to let its network in",
-        "credential",
-    ),
-    Cause(
-        re.compile(r"\AKeyBasedAuthenticationNotPermitted\n"),
-        "the storage account takes no credential that was made with its key",
-        "ask the provider to have the sharing server issue user delegation SAS",
-        "credential",
-    ),
-    Cause(
-        re.compile(r"\ARequestTimeTooSkewed\n"),
-        "the clocks of this machine and of the storage differ",
-        "check the clock of this machine, and the sharing server's",
-        "credential",
-    ),
-    Cause(
-        re.compile(r"\AAuthorizationFailure\n"),
-        "",
-        "ask the provider whether the storage account's firewall lets this machine in, and whether the credential is still valid",
-        "request",
-    ),
 )
 
 
@@ -179,8 +43,8 @@ def reason_of(refusal: PermissionError) -> str:
     """Why, for errors: ``HTTP 400 ExpiredToken: the credential has expired``."""
     if not isinstance(refusal, StorageRefusal):
         return "permission denied"  # a local file
-    told = {"ended": "the credential has expired", "credential": "the credential is not valid, or no longer"}
-    meaning = refusal.meaning or told.get(refusal.refused)
+    words = {"ended": "the credential has expired", "credential": "the credential is not valid, or no longer"}
+    meaning = refusal.meaning or words.get(refusal.refused)
     return f"{refusal}: {meaning}" if meaning else str(refusal)
 
 
@@ -201,30 +65,28 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: st
     Returns:
         A ``RetryableError``, a ``StorageRefusal``, a ``FileNotFoundError``, or the error to raise.
     """
+    clouds = all_clouds()
     text, file = body.decode("utf-8", "replace"), what.removeprefix("file ")
-    code = _code(headers, text)
+    by_headers = (_code(f"<Code>{cloud.code_of(status, headers)}</Code>") for cloud in clouds)
+    code = _code(text) or next(filter(None, by_headers), "")
     label = f"HTTP {status} {code}".strip()
     if status == 407:
         return NetworkError(f"{what}: {proxy_refusal('407 Proxy Authentication Required', host)}", host=host, file=file)
-    if code in _REGION_CODES or (300 <= status < 400 and "x-amz-bucket-region" in headers):
-        return FileError(
-            f"{what}: the bucket is in another region ({label}); set the option storageRegion, or ask the provider to sign its "
-            f"URLs for that region",
-            file=file,
-        )
-    if code in _TRANSIENT_CODES or status >= 500 or status in (408, 425, 429):
+    if any(code in cloud.transient for cloud in clouds) or status >= 500 or status in (408, 425, 429):
         return RetryableError(label, retry_after(headers.get("retry-after")), busy=True)
-    told = f"{code}\n{text}"
-    cause = next((cause for cause in _CAUSES if cause.pattern.search(told)), None)
-    if cause is not None:
+    words = f"{code}\n{text}"
+    causes = (cause for cloud in clouds for pattern, cause in cloud.causes if re.search(pattern, words))
+    if (cause := next(causes, None)) is not None:
         if cause.refused is not None:
             return StorageRefusal(label, cause.refused, cause.meaning, cause.action)
         return FileError(f"{what}: {cause.meaning} ({label} from {host}); {cause.action}", file=file)
-    if code in _CREDENTIAL_CODES or status in (401, 403) or (label == "HTTP 400" and method == "HEAD"):
-        ended = _ENDED.search(text) is not None
+    is_ended = any(code in cloud.ended_codes for cloud in clouds)
+    is_credential = any(code in cloud.credential_codes for cloud in clouds)
+    if is_ended or is_credential or status in (401, 403) or (label == "HTTP 400" and method == "HEAD"):
+        if is_ended or any(cloud.ended is not None and re.search(cloud.ended, text) for cloud in clouds):
+            return StorageRefusal(label, "ended")
         # A HEAD of S3 with a credential that has ended is answered with a bare 400.
-        sure: Refused = "credential" if status in (400, 401) else "request"
-        return StorageRefusal(label, "ended" if ended else _CREDENTIAL_CODES.get(code, sure))
+        return StorageRefusal(label, "credential" if is_credential or status in (400, 401) else "request")
     if status in (404, 410):
         return FileNotFoundError(what)
     if status == 416 or code == "InvalidRange":
@@ -236,6 +98,6 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: st
     )
 
 
-def _code(headers: Mapping[str, str], text: str) -> str:
-    match = _CODE.search(text) or _CODE.search(f"<Code>{headers.get('x-ms-error-code', '')}</Code>")
+def _code(text: str) -> str:
+    match = _CODE.search(text)
     return "" if match is None else match[1] or match[2]

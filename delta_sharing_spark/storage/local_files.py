@@ -20,21 +20,21 @@ def read(location: Location, what: str, start: int = 0, end: int | None = None) 
         FileNotFoundError, PermissionError
         FileError: It cannot be read.
     """
-    with _told(what), open(location.path, "rb") as file:
+    with _in_our_words(what), open(location.path, "rb") as file:
         file.seek(start)
         return file.read(-1 if end is None else end - start)
 
 
 def info(location: Location, what: str) -> StoredObject:
     """A file's size and modification time; raises as ``read``."""
-    with _told(what):
+    with _in_our_words(what):
         return StoredObject.of_file(location.key.rpartition("/")[2], os.stat(location.path))
 
 
 def entries(directory: Location, start_name: str, what: str) -> list[StoredObject]:
     """The files right in a directory whose name is ``start_name`` or sorts after it, sorted; none where it does not exist."""
     try:
-        with _told(what), os.scandir(directory.path) as found:
+        with _in_our_words(what), os.scandir(directory.path) as found:
             files = [entry for entry in found if entry.name >= start_name and entry.is_file()]
             return sorted(StoredObject.of_file(entry.name, entry.stat()) for entry in files)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ class LocalSource:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _in_our_words(what: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, PermissionError):

@@ -1,43 +1,15 @@
-"""Parses storage locations: tells the cloud of a scheme, and whether one location lies within another; and names what lies there."""
+"""Names what lies in a storage: locations, whether one lies within another, and objects."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
-from urllib.parse import quote, unquote
-
-from delta_sharing_spark.errors import AccessModeError, CredentialError
-
-Kind = Literal["aws", "r2", "azure", "gcp", "local"]
-
-#: Scheme to the kind of credential it takes.
-SCHEMES: dict[str, Kind] = {
-    "s3": "aws",
-    "s3a": "aws",
-    "s3n": "aws",
-    "r2": "r2",
-    "abfss": "azure",
-    "abfs": "azure",
-    "wasbs": "azure",
-    "wasb": "azure",
-    "gs": "gcp",
-    "file": "local",
-}
+from typing import NamedTuple
+from urllib.parse import quote
 
 _IS_WINDOWS, _DRIVE = os.name == "nt", re.compile(r"/[A-Za-z]:(/|$)")
 _SLASHES = re.compile("/{2,}")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
-#: Workspaces of OneLake have names of their users' choice, or ids.
-_WORKSPACE = re.compile(r"[^\x00-\x1f\x7f-\x9f/\\@:?#]{1,256}")
-_ONELAKE = re.compile(r"\.(?:dfs|blob)\.(?:fabric|pbidedicated)\.")
-_CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
-#: Cloudflare R2's accounts, with a jurisdiction where they have one.
-_R2_HOST = re.compile(r"[a-z0-9]{1,63}(?:\.[a-z0-9-]{1,20})?\.r2\.cloudflarestorage\.com")
-#: An account, for accounts in DNS zones the zone (``z12``; of OneLake's private links ``z3f``), the service, and the cloud's domain.
-_HOST = re.compile(r"([a-z0-9][a-z0-9-]{0,62}(?:\.z[0-9a-f]{1,4})?)\.(?:dfs|blob)\.([a-z0-9][a-z0-9.-]*[a-z0-9])")
 
 
 class StoredObject(NamedTuple):
@@ -58,43 +30,40 @@ class StoredObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A parsed storage location. The key is the storage's own, never percent-encoded.
+    """A parsed storage location (``clouds.registry.parse_location``). The key is the storage's own, never percent-encoded.
 
     Attributes:
-        scheme: As written, in lower case (a key of ``SCHEMES``).
-        kind: The kind of credential it takes.
+        scheme: As written, in lower case.
+        kind: The kind of credential it takes, by the registry; ``local`` for files of this machine.
         container: Bucket or container; empty for ``file``.
-        host: Azure's account host (``account.dfs.core.windows.net``) or R2's (``account.r2.cloudflarestorage.com``); else empty.
+        host: The host that it names, where it names one: an account of Azure or R2; else empty.
         key: Without a slash at its end. A local one has none at its beginning; a cloud's has, where two follow the bucket.
+        service: The host that serves what lies there, whichever endpoint the location names; empty where it names none.
     """
 
     scheme: str
-    kind: Kind
+    kind: str
     container: str
     host: str
     key: str
+    service: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is one of this machine's files."""
+        return self.kind == "local"
 
     @property
     def path(self) -> str:
         """``bucket/key``, or an absolute local path."""
-        if self.kind == "local":
+        if self.is_local:
             return local_file("/" + self.key)
         return f"{self.container}/{self.key}" if self.key else self.container
 
     @property
-    def account(self) -> str:
-        """Azure's account name, the first label of the host; empty elsewhere."""
-        return self.host.partition(".")[0]
-
-    @property
-    def blob_host(self) -> str:
-        """The host that serves an Azure account's blobs, whichever endpoint the location names."""
-        return _HOST.sub(r"\1.blob.\2", self.host)
-
-    @property
     def realm(self) -> tuple[str, str, str]:
         """What two locations must share before their keys can be compared; s3 is s3a, abfss is wasbs."""
-        return self.kind, self.blob_host if self.host else "", self.container
+        return self.kind, self.service, self.container
 
     def covers(self, other: Location) -> bool:
         """Whether ``other`` is this location or lies under it, by whole path segments."""
@@ -111,7 +80,7 @@ class Location:
         return replace(self, key=_SLASHES.sub("/", self.key).strip("/"))
 
     def __str__(self) -> str:
-        if self.kind == "local":
+        if self.is_local:
             return "file:///" + self.key
         container = quote(self.container, safe="$") if self.host else self.container
         authority = f"{container}@{self.host}" if self.host else self.container
@@ -121,77 +90,3 @@ class Location:
 def local_file(path: str) -> str:
     """The file of a ``file:`` URI's path: on Windows that of ``/C:/x`` is ``C:/x``."""
     return path[1:] if _IS_WINDOWS and _DRIVE.match(path) else path
-
-
-def scheme_of(location: str) -> str:
-    """The scheme in lower case; a bare absolute path is ``file``; empty if there is none."""
-    if location.startswith("/"):
-        return "file"
-    match = _SCHEME.match(location)
-    return match[1].lower() if match else ""
-
-
-def parse_location(text: str) -> Location:
-    """Parse a location.
-
-    Raises:
-        AccessModeError: Directory access does not read its scheme.
-        CredentialError: It is malformed, or has ``.`` or ``..`` segments (a prefix check could be walked around).
-    """
-    scheme = scheme_of(text)
-    kind = SCHEMES.get(scheme)
-    if kind is None:
-        raise AccessModeError(
-            f"location {text!r} has the scheme {scheme or 'none'!r}, which directory access does not read "
-            f"(it reads {', '.join(SCHEMES)}); use accessMode=url if the server offers it",
-            location=text,
-        )
-    rest = text if text.startswith("/") else text[len(scheme) + 1 :]
-    if kind == "local":
-        return _local(text, rest)
-    if not rest.startswith("//"):
-        raise _malformed(text, f"expected {scheme}://...")
-    authority, _, key = rest[2:].partition("/")
-    key = key.rstrip("/")
-    _refuse_dots(text, key)
-    if kind == "azure":
-        container, separator, host = authority.rpartition("@")
-        host = host.lower()
-        is_onelake = _ONELAKE.search(host) is not None
-        container = unquote(container) if is_onelake else container
-        named = _WORKSPACE if is_onelake else _CONTAINER
-        if not separator or not named.fullmatch(container) or container in (".", "..") or not _HOST.fullmatch(host):
-            raise _malformed(text, f"expected {scheme}://<container>@<account>.dfs.core.windows.net/<path>")
-        return Location(scheme, kind, container, host, key)
-    bucket, separator, host = authority.partition("@") if kind == "r2" else (authority, "", "")
-    if not _BUCKET.fullmatch(bucket):
-        raise _malformed(text, f"expected {scheme}://<bucket>/<path>")
-    if separator and not _R2_HOST.fullmatch(host.lower()):
-        raise _malformed(
-            text, "its host is not <account>.r2.cloudflarestorage.com, and R2's keys are shown to no other"
-        )
-    return Location(scheme, kind, bucket, host.lower(), key)
-
-
-def _local(text: str, rest: str) -> Location:
-    if rest.startswith("//"):
-        host, _, path = rest[2:].partition("/")
-        if host not in ("", "localhost"):
-            raise _malformed(text, "it names a file on another host")
-        rest = "/" + path
-    if not rest.startswith("/"):
-        raise _malformed(text, "expected file:///<absolute path>")
-    key = rest.strip("/")
-    _refuse_dots(text, key)
-    return Location("file", "local", "", "", key)
-
-
-def _refuse_dots(text: str, key: str) -> None:
-    if any(segment in (".", "..") for segment in key.split("/")):
-        raise _malformed(text, "it has . or .. segments")
-
-
-def _malformed(text: str, why: str) -> CredentialError:
-    return CredentialError(
-        f"location {text!r} cannot be used: {why}; ask the provider to correct the table's location", location=text
-    )

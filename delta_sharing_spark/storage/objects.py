@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import requests
 
-from delta_sharing_spark.errors import (
-    ConfigError,
-    CorruptFileError,
-    CredentialError,
-    DeltaSharingError,
-    FileError,
-    FileGoneError,
-    NetworkError,
-)
-from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, read_start, tells_length
-from delta_sharing_spark.network.connections import (
-    AddressRefusedError,
-    Canceller,
-    canceller_here,
-    refusing_local_addresses,
-)
-from delta_sharing_spark.network.http import data_session
-from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
-from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
+from delta_sharing_spark.errors import ConfigError, CredentialError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, tells_length
+from delta_sharing_spark.network.connections import Canceller, canceller_here
+from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.network.urls import UrlError, host_of, parse_url
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
-from delta_sharing_spark.storage.clouds import UnreadableAnswer, cloud_for
+from delta_sharing_spark.storage.clouds.contract import Cloud, Secret, UnreadableAnswer
+from delta_sharing_spark.storage.clouds.registry import check, cloud_for, fits
 from delta_sharing_spark.storage.locations import Location, StoredObject
-from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
-from delta_sharing_spark.storage.secrets import NoSecret, Secret, StorageSettings, fits, settings_for
-from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange, wrong_bytes
+from delta_sharing_spark.storage.range_reader import (
+    FileVersion,
+    HttpWay,
+    RangeReader,
+    Request,
+    StorageSettings,
+    Transfer,
+)
+from delta_sharing_spark.storage.ranges import Range
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-#: The most bytes of an object that is read whole (a commit or a checkpoint of the log), of a page of a listing, and of an error.
-_LARGEST_OBJECT, _LARGEST_PAGE, _LARGEST_ERROR = 1 << 30, 32 << 20, 64 << 10
-#: How often a storage may tell how to ask otherwise: in another region, at another time.
-_MOST_CORRECTIONS = 2
+#: The most bytes of an object that is read whole (a commit or a checkpoint of the log), and of a page of a listing.
+_LARGEST_OBJECT, _LARGEST_PAGE = 1 << 30, 32 << 20
 
 
 class Storage:
@@ -68,13 +58,11 @@ class Storage:
                 f"location {location} takes a credential of kind {location.kind}, but one of kind {secret.kind} was "
                 f"given; ask the provider to check the sharing server"
             )
-        secret.check()
+        check(secret)
         self.location = location
         self.credential = credential
         self.settings = settings
-        self._cloud = (
-            None if isinstance(secret, NoSecret) else cloud_for(secret, settings_for(secret, location, settings))
-        )
+        self._cloud = None if location.is_local else cloud_for(secret, location, settings)
         #: A data file that was read with the credential, kept alike by those of other settings.
         self._data_read: list[Location] = []
 
@@ -84,6 +72,11 @@ class Storage:
         if self._cloud is None or self.settings.endpoint:
             return self.settings.endpoint or "this machine"
         return host_of(self._cloud.object_url(self.location))
+
+    @property
+    def tells_absence(self) -> bool:
+        """Whether what does not exist is never answered by a refusal."""
+        return self._cloud is not None and self._cloud.tells_absence
 
     def with_settings(self, settings: StorageSettings) -> Storage:
         """The same credential, with other bounds on retries."""
@@ -97,15 +90,8 @@ class Storage:
             missing = transfer.missing
             transfer.keep(local_files.read(location, what, missing.start, missing.end))
             return
-        self._request(
-            "GET",
-            self._cloud.object_url,
-            location,
-            lambda response: transfer.receive(response, canceller),
-            what,
-            canceller=canceller,
-            transfer=transfer,
-        )
+        cloud = self._cloud
+        CloudWay(self, cloud, "GET", lambda: cloud.object_url(location), what).fill(transfer, canceller)
 
     def get(
         self, location: Location, start: int | None = None, end: int | None = None, *, what: str = ""
@@ -116,7 +102,7 @@ class Storage:
             transfer = Transfer(Range(start, end), FileVersion(what, None))
             self.fetch(location, transfer, canceller_here(what), what=what)
             return transfer.data
-        if self._cloud is None:
+        if (cloud := self._cloud) is None:
             return local_files.read(location, what)
 
         def receive(answer: requests.Response) -> bytes:
@@ -127,14 +113,13 @@ class Storage:
                 )
             return data
 
-        return self._request("GET", self._cloud.object_url, location, receive, what)
+        return self._request("GET", lambda: cloud.object_url(location), receive, what)
 
     def info(self, location: Location, *, what: str = "") -> StoredObject:
         """Size and modification time of one object; one request, and never a listing."""
         what = what or str(location)
-        if self._cloud is None:
+        if (cloud := self._cloud) is None:
             return local_files.info(location, what)
-        cloud = self._cloud
 
         def receive(answer: requests.Response) -> tuple[int, int]:
             # The body of an answer to HEAD is as long as its headers say of the object, and is not there.
@@ -142,7 +127,7 @@ class Storage:
             return cloud.info(answer.headers, body)
 
         name = location.key.rpartition("/")[2]
-        return StoredObject(name, *self._request(cloud.info_method, cloud.info_url, location, receive, what))
+        return StoredObject(name, *self._request(cloud.info_method, lambda: cloud.info_url(location), receive, what))
 
     def list_from(self, directory: Location, start_name: str, *, what: str = "") -> list[StoredObject]:
         """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
@@ -169,8 +154,7 @@ class Storage:
         assert cloud is not None, "local directories have no pages"
         entries, following = self._request(
             "GET",
-            lambda location: cloud.list_url(location, prefix, prefix + start_name, token, deep=deep),
-            directory,
+            lambda: cloud.list_url(directory, prefix, prefix + start_name, token, deep=deep),
             lambda answer: cloud.page(read_body(answer, _LARGEST_PAGE)),
             what,
         )
@@ -199,121 +183,104 @@ class Storage:
             return False
         return True
 
-    def _request(
-        self,
-        method: str,
-        url_of: Callable[[Location], str],
-        location: Location,
-        receive: Callable[[Any], T],
-        what: str,
-        *,
-        canceller: Canceller | None = None,
-        transfer: Transfer | None = None,
-    ) -> T:
+    def _request(self, method: str, url_of: Callable[[], str], receive: Callable[[Any], _T], what: str) -> _T:
         """Make a request until it is answered for good."""
-        cloud, settings, canceller = self._cloud, self.settings, canceller or canceller_here(what)
-        assert cloud is not None, "local files are not requested"
-        session = data_session(settings)
+        assert self._cloud is not None, "local files are not requested"
 
-        def once() -> T:
-            way, url = cloud.way, url_of(location)
-            headers = {"Accept-Encoding": "identity", **cloud.headers(method, url)}
-            if transfer is not None:
-                headers["Range"] = transfer.missing.header
-            timeout = (settings.connect_timeout, settings.read_timeout)
-
-            def answered(response: Answer) -> T:
-                if isinstance(response, KeptAnswer) or response.status_code in (200, 206):
-                    try:
-                        return receive(response)
-                    except UnreadableAnswer as why:
-                        if method == "HEAD" or tells_length(response.headers):
-                            raise
-                        raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
-                body = b"" if method == "HEAD" else read_start(response, _LARGEST_ERROR)[0]
-                if cloud.corrected(response.status_code, response.headers, body) or cloud.way != way:
-                    raise _AnotherWay
-                raise failure_of(response.status_code, response.headers, body, what=what, method=method, host=self.host)
-
-            def ask() -> Answer:
-                # An endpoint that the user names may be on this machine; a location that the server names may not.
-                with nullcontext() if settings.endpoint and settings.trusts_endpoint else refusing_local_addresses():
-                    # A listing, or an object of the log, has its body decoded.
-                    return send(session, method, parse_url(url), headers, timeout, is_decoded=transfer is None)
-
-            return exchange(ask, answered, url=url, settings=settings, canceller=canceller, what=what)
-
-        def attempt() -> T:
-            canceller.check()
-            for _ in range(_MOST_CORRECTIONS + 1):
-                try:
-                    return once()
-                except _AnotherWay:
-                    continue
-            raise FileError(
-                f"{what}: {self.host} goes on naming other regions or times; set the option storageRegion, and check the "
-                f"clock of this machine",
-                file=what,
-            )
-
-        def sleep(seconds: float) -> None:
-            with canceller.watching():
-                settings.sleep(seconds)
+        def readable(answer: requests.Response) -> _T:
+            try:
+                return receive(answer)
+            except UnreadableAnswer as why:
+                if method == "HEAD" or tells_length(answer.headers):
+                    raise
+                raise TruncatedBodyError(f"{why}, and the answer does not tell its length") from None
 
         try:
-            return retry(
-                attempt,
-                settings,
-                reached=lambda: 0 if transfer is None else transfer.arrived,
-                sleep=sleep,
-                what=what,
-            )
-        except RetryableError as failure:
-            raise self._given_up(failure, what) from None
-        except AddressRefusedError as refusal:
-            raise FileError(
-                f"{what}: the storage at {self.host} leads to {refusal}, an address of this machine or its network; name it in the "
-                f"option storageEndpoint if you trust it",
-                file=what,
-            ) from None
-        except UrlError as why:
-            raise ConfigError(
-                f"{what}: the storage's address cannot be asked: {why}; check the option storageEndpoint, and ask the provider "
-                f"where the table lies if it is not set"
-            ) from None
+            return CloudWay(self, self._cloud, method, url_of, what).ask(readable, canceller_here(what))
         except UnreadableAnswer as why:
             raise FileError(
                 f"{what}: the storage at {self.host} answered what its protocol does not have ({why}); look for a proxy in "
                 f"between, and ask the provider if there is none",
                 file=what,
             ) from None
-        except (FileNotFoundError, PermissionError) as refusal:
-            raise refusal.with_traceback(
-                None
-            ) from None  # a read may go on after it, and its frames would hold the bytes
 
-    def _given_up(self, failure: RetryableError, what: str) -> DeltaSharingError:
+
+class CloudWay(HttpWay):
+    """The way of one request to a cloud: in the region and at the time that it says.
+
+    Args:
+        storage: What is asked.
+        cloud: Makes its requests.
+        method: ``GET`` or ``HEAD``.
+        url_of: Makes the URL, anew after each correction.
+        what: How errors name what is read.
+    """
+
+    most_corrections = 2
+
+    def __init__(self, storage: Storage, cloud: Cloud, method: str, url_of: Callable[[], str], what: str) -> None:
+        super().__init__(storage.settings, what)
+        self._storage, self._cloud, self._method, self._url_of = storage, cloud, method, url_of
+
+    @property
+    def host(self) -> str:
+        return self._storage.host
+
+    def request(self, headers: Mapping[str, str]) -> Request:
+        cloud, settings = self._cloud, self.settings
+        corrections, url = cloud.corrections, self._url_of()
+        try:
+            parts = parse_url(url)
+        except UrlError as why:
+            raise ConfigError(
+                f"{self.what}: the storage's address cannot be asked: {why}; check the option storageEndpoint, and ask the "
+                f"provider where the table lies if it is not set"
+            ) from None
+        # An endpoint that the user names may be on this machine; a location that the server names may not.
+        may_be_local = settings.endpoint is not None and settings.trusts_endpoint
+        shown = {**headers, **cloud.headers(self._method, url)}
+        return Request(self._method, parts, shown, may_be_local, (corrections, headers))
+
+    def corrected(self, request: Request, answer: requests.Response, body: Callable[[], bytes]) -> Request | None:
+        cloud = self._cloud
+        corrections, headers = request.state
+        if cloud.corrected(answer.status_code, answer.headers, body()) or cloud.corrections != corrections:
+            return self.request(headers)
+        return None
+
+    def failure(self, request: Request, answer: requests.Response, body: bytes) -> Exception:
+        return failure_of(answer.status_code, answer.headers, body, what=self.what, method=self._method, host=self.host)
+
+    def gave_up(self, failure: RetryableError) -> DeltaSharingError:
         host = self.host
-        if isinstance(failure, WrongRangeError):
-            return wrong_bytes(what, failure, f" at {host}")
         if failure.error is not None:
             return failure.error
         if failure.busy:
             return NetworkError(
-                f"{what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "
+                f"{self.what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "
                 f"or use accessMode=url if the server offers it",
                 host=host,
                 busy=True,
             )
         return NetworkError(
-            f"{what}: the storage at {host} could not be reached ({failure}); "
+            f"{self.what}: the storage at {host} could not be reached ({failure}); "
             f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
             host=host,
         )
 
+    def address_refused(self, request: Request, address: str) -> DeltaSharingError:
+        return FileError(
+            f"{self.what}: the storage at {self.host} leads to {address}, an address of this machine or its network; name "
+            f"it in the option storageEndpoint if you trust it",
+            file=self.what,
+        )
 
-class _AnotherWay(Exception):
-    """The storage told how to ask: in another region, at another time."""
+    def endless(self) -> DeltaSharingError:
+        return FileError(
+            f"{self.what}: {self.host} goes on naming other regions or times; set the option storageRegion, and check the "
+            f"clock of this machine",
+            file=self.what,
+        )
 
 
 class StorageLease(Protocol):
@@ -330,7 +297,28 @@ class StorageLease(Protocol):
         """
 
 
-class ObjectSource:
+@dataclass(frozen=True, slots=True)
+class ObjectWay:
+    """The way to one object with the credential of now (``range_reader.Way``)."""
+
+    lease: StorageLease
+    storage: Storage
+    location: Location
+    name: str
+    is_data: bool
+
+    def fill(self, transfer: Transfer, canceller: Canceller) -> None:
+        self.storage.fetch(self.location, transfer, canceller, what=f"file {self.name}")
+        if self.is_data:
+            self.storage.note_data_read(self.location)
+
+    def refused(self, refusal: PermissionError, refusals: int) -> None:
+        self.lease.refused(self.storage, self.location, self.name, refusal, refusals)
+
+
+def object_reader(
+    lease: StorageLease, location: Location, *, name: str, size: int | None, is_data: bool = True
+) -> RangeReader:
     """A ``ByteSource`` over a storage.
 
     Args:
@@ -340,54 +328,4 @@ class ObjectSource:
         size: Planned bytes; None where the plan does not say.
         is_data: Whether it is a data file, as opposed to one of the log.
     """
-
-    def __init__(
-        self, lease: StorageLease, location: Location, *, name: str, size: int | None, is_data: bool = True
-    ) -> None:
-        self.name = name
-        self.size = size if size is not None else UNKNOWN_SIZE
-        self._lease = lease
-        self._location = location
-        self._is_data = is_data
-        self._version = FileVersion(name, size)
-        self._canceller = Canceller(f"file {name}")
-
-    def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``; one request, unless it breaks. A transfer goes on from the byte it reached.
-
-        Raises:
-            FileGoneError, CorruptFileError, CredentialError, NetworkError, FileError
-            ReadCancelled: By ``close``.
-        """
-        check_range(self, start, length)
-        transfer = Transfer(Range(start, start + length), self._version)
-        refusals = 0
-        while length:
-            with self._canceller.watching():
-                storage = self._lease.storage()
-            try:
-                storage.fetch(self._location, transfer, self._canceller, what=f"file {self.name}")
-                break
-            except FileNotFoundError:
-                raise FileGoneError(
-                    f"file {self.name}: the storage no longer has it; the table was probably rewritten or vacuumed: "
-                    f"reload it",
-                    file=self.name,
-                ) from None
-            except PermissionError as refusal:
-                refusals += 1
-                with self._canceller.watching():
-                    self._lease.refused(storage, self._location, self.name, refusal, refusals)
-        if transfer.arrived != length:
-            raise CorruptFileError(
-                f"file {self.name} has {start + transfer.arrived} bytes, needed were {start + length}; "
-                f"it was replaced or is damaged: reload the table",
-                file=self.name,
-            )
-        if self._is_data and length:
-            storage.note_data_read(self._location)
-        return transfer.data
-
-    def close(self) -> None:
-        """Break off reads under way in any thread. Connections belong to the process and stay open."""
-        self._canceller.break_off()
+    return RangeReader(lambda: ObjectWay(lease, lease.storage(), location, name, is_data), FileVersion(name, size))

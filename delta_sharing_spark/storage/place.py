@@ -13,8 +13,8 @@ from delta_sharing_spark.errors import AddressError, CorruptFileError, DeltaShar
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.storage.locations import Location, StoredObject
 from delta_sharing_spark.storage.objects import Storage, StorageLease
+from delta_sharing_spark.storage.range_reader import FileVersion, Transfer
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 
 _T = TypeVar("_T")
 
@@ -58,7 +58,7 @@ class Place:
                 f"{path!r} is no path within {self.name}; write one below it, without a slash at its beginning and without "
                 f"'..', '.' and '//'"
             )
-        if self.root.kind == "local" and os.name == "nt" and not {"\\", ":"}.isdisjoint(below):
+        if self.root.is_local and os.name == "nt" and not {"\\", ":"}.isdisjoint(below):
             raise AddressError(f"{path!r} is no path within {self.name}; write its parts apart by '/'")
         return below
 
@@ -72,7 +72,7 @@ class Place:
             AddressError: ``path`` is none within the place.
         """
         below = self.checked(path)
-        if self.root.kind == "local":
+        if self.root.is_local:
             yield from self._local_entries(below, deep)
             return
         directory, skipped = self._location(below), len(self.root.key) + 1 if self.root.key else 0
@@ -108,7 +108,7 @@ class Place:
         if not below:
             return StoredObject("/", 0, 0)
         location, what = self._location(below), self._named(below)
-        if self.root.kind == "local":
+        if self.root.is_local:
             return self._local_info(below)
         try:
             found = self._run(location, what, lambda storage: storage.info(location, what=what))
@@ -132,7 +132,7 @@ class Place:
         """
         below = self.checked(path)
         location, what = self._location(below), f"file {version.name}"
-        if self.root.kind == "local" and self._local_info(below).size != version.size:
+        if self.root.is_local and self._local_info(below).size != version.size:
             raise version.changed("its size is another")
         transfer = Transfer(Range(start, start + length), version)
         if length:

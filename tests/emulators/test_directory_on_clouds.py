@@ -15,9 +15,10 @@ from delta_sharing_spark.errors import CredentialError, FileGoneError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.wire_records import parse_credentials
-from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from emulators.clouds import Cloud, put_table
 from unit.access.shared_tables import NAME, head_of, opened, rows, split_of
@@ -39,7 +40,7 @@ class CloudIssuer:
     asked: list[Location] = field(default_factory=list)
     settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         self.asked.append(location)
         wire = self.cloud.vend(str(location), lifetime=self.lifetime, listing=self.listing)
         if self.announced is not None:
@@ -194,7 +195,7 @@ def test_a_scope_that_leaves_the_data_out(cloud: Cloud, table: DeltaTableBuilder
     location = put_table(cloud, table.path, name)
 
     class LogOnly(CloudIssuer):
-        def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+        def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
             log = replace(location, key=f"{location.key}/_delta_log")
             return replace(super().issue_token(log), location=location)
 

@@ -13,8 +13,8 @@ import pytest
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, storage_options
-from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from emulators.clouds import Cloud, put_table
 from emulators.test_directory_on_clouds import CloudIssuer

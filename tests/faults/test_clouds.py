@@ -1,4 +1,4 @@
-"""Directory access on each cloud: every step of a read meets every fault, and every cell of docs/faults.md is tried."""
+"""Directory access on each cloud: every step of a read meets every fault, and every cell of docs/faults-inside.md is tried."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from delta_sharing_spark.access.directory import table as directory_table
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, FileError, NetworkError
 from delta_sharing_spark.network.retry import retry_after
-from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.storage.clouds import S3
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.clouds.s3 import S3
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support import HANGS
 from support.buckets import BucketServer
+from support.secrets import aws_session, azure_sas, gcp_bearer
 
 CLOUDS = ("s3", "gs", "abfss")
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -90,9 +91,9 @@ def waits() -> Waits:
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> Iterator[BucketServer]:
     is_silent = request.node.callspec.params.get("fault") == "stall" if hasattr(request.node, "callspec") else False
 
-    def noting(options: ReadOptions) -> StorageSettings:
+    def noting(*asked: Any) -> StorageSettings:
         silence = 0.4 if is_silent else 30.0  # a busy machine is silent for half a second, too
-        return replace(storage_settings(options), sleep=waits.wait, read_timeout=silence, retry_seconds=30)
+        return replace(storage_settings(*asked), sleep=waits.wait, read_timeout=silence, retry_seconds=30)
 
     monkeypatch.setattr(directory_table, "storage_settings", noting)
     with BucketServer() as running:
@@ -303,7 +304,7 @@ def test_s3_tells_its_time(server: BucketServer, table: DeltaTableBuilder, monke
     server.add_bucket_table("s.d.t", table.path)
     made = S3.__init__
 
-    def late(self: S3, secret: AwsSession, settings: StorageSettings) -> None:
+    def late(self: S3, secret: Secret, settings: StorageSettings) -> None:
         made(self, secret, settings, clock=lambda: 1000.0)
 
     monkeypatch.setattr(S3, "__init__", late)
@@ -314,9 +315,9 @@ def test_s3_tells_its_time(server: BucketServer, table: DeltaTableBuilder, monke
 
 
 SECRETS: dict[str, Secret] = {
-    "s3": AwsSession("id", "key", "token"),
-    "gs": GcpBearer("token"),
-    "abfss": AzureSas("sv=1&sig=x"),
+    "s3": aws_session("id", "key", "token"),
+    "gs": gcp_bearer("token"),
+    "abfss": azure_sas("sv=1&sig=x"),
 }
 
 

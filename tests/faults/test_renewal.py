@@ -25,6 +25,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
     TableChangedError,
 )
+from delta_sharing_spark.network import renewable
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.sharing.query import ChangesQuery, QueryResponse
@@ -282,7 +283,8 @@ def test_an_outage_is_not_waited_out_while_urls_still_work(
         raise NetworkError("the server does not answer")
 
     monkeypatch.setattr(SharingRest, "query", down)
-    monkeypatch.setattr(access, "time", SimpleNamespace(time=lambda: began + later[0]))
+    for module in (access, renewable):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: began + later[0]))
     for later[0] in (3580.0, 3580.1, 3596.0):
         assert ids(splits, 1) == expected
     assert patience == [pytest.approx(5.0), pytest.approx(4.0, abs=0.5)], "once, and once again after a pause"

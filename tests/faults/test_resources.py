@@ -34,8 +34,8 @@ from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
 from delta_sharing_spark.spark import session_settings
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
-from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support import HANGS
@@ -361,18 +361,14 @@ def test_bytes_that_were_decoded_are_let_go_of_at_once(
     """Not when Python's collector comes: it counts objects, of which a read makes few, and not their bytes."""
     fetched: list[weakref.ref[Any]] = []
 
-    def watch(kind: type[HttpSource | ObjectSource]) -> None:
-        read = kind.read
+    read = RangeReader.read
 
-        def watched(self: Any, start: int, length: int) -> memoryview:
-            data = read(self, start, length)
-            fetched.append(weakref.ref(data.obj))
-            return data
+    def watched(self: Any, start: int, length: int) -> memoryview:
+        data = read(self, start, length)
+        fetched.append(weakref.ref(data.obj))
+        return data
 
-        monkeypatch.setattr(kind, "read", watched)
-
-    watch(HttpSource)
-    watch(ObjectSource)
+    monkeypatch.setattr(RangeReader, "read", watched)
     split = planned(server, "s.d.t" if mode == "url" else "s.d.dir", retryTimeout="20s")
     if fault:
         server.faults.add("data", times=2, skip=1, **fault)  # one file may meet them all
@@ -422,16 +418,10 @@ class _Url:
 
 
 def test_urls_that_are_not_admitted() -> None:
-    import requests
-
     url = "http://data.example.com/f?sig=s3cret"
-
-    with requests.Session() as session:
-        source = HttpSource(
-            session, _Url(url), name="f", size=10, policy=HttpPolicy(retry_seconds=0, local_server=True)
-        )
-        with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
-            source.read(0, 5)
+    source = url_reader(_Url(url), StorageSettings(retry_seconds=0, local_server=True), name="f", size=10)
+    with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
+        source.read(0, 5)
     assert "http://data.example.com" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.access.contract import with_change_columns
+from delta_sharing_spark.access.table_shape import with_change_columns
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.deltalog.commit_feed import load_commits

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import delta_sharing_spark
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.table import Scan, SharedTable
 
 delta_sharing = pytest.importorskip("delta_sharing", reason="the reference client is not installed here")

@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.native.budget import Bounds
 from delta_sharing_spark.native.plan_reader import Doubt, PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.spark import native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -59,6 +61,32 @@ def test_each_planned_column_chunk_is_fetched_once(
         server.reset_metrics()
         assert frame.collect() == [(expected,)]
         assert server.bytes_sent("data") == 0, "they are held"
+
+
+@pytest.mark.parametrize(("row_groups", "rows"), [(1, 12_000), (5, 4_000)])
+def test_each_byte_of_wide_files_is_fetched_once(
+    spark: Any, row_groups: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By several tasks, of files whose row groups are larger than what is fetched at once and than what is held once it was read."""
+    # A machine under load takes longer to decode than chunks are held for their readers, and than a reader is waited for.
+    monkeypatch.setattr("delta_sharing_spark.native.budget._ABANDONED", 60.0)
+    monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
+    draw = np.random.default_rng(5)
+    wide = pa.table({f"c{n}": pa.array(draw.integers(0, 1 << 40, rows * row_groups)) for n in range(50)})
+    style = FileStyle(keep_rows=False, row_group_size=rows)
+    built = DeltaTableBuilder(tmp_path / "wide", wide.schema, style=style)
+    for _ in range(6):
+        built.append(wide)
+    files = sum(file.stat().st_size for file in built.path.glob("*.parquet"))
+    with SharingServer({"s.d.wide": built.path}) as server:
+        client = SharingClient(server.write_profile(tmp_path / "config.share"))
+        frame = client.table("s.d.wide").scan().to_spark(spark, engine="native")
+        for gateway in native._gateways.values():
+            monkeypatch.setattr(gateway._budget, "group_bytes", 1 << 20)
+            monkeypatch.setattr(gateway._budget, "_bounds", Bounds(kept=1 << 19, ahead=3 << 20))
+        server.reset_metrics()
+        frame.write.format("noop").mode("overwrite").save()
+        assert files <= server.bytes_sent("data") <= 1.03 * files
 
 
 @pytest.mark.usefixtures("files_in_parts")

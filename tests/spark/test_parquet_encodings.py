@@ -1,7 +1,7 @@
 """Every codec and encoding that pyarrow, delta-rs and parquet-java write, by type, page version and nesting, on the Spark that runs.
 
 Each is a column of a table, or a table of its own; the lane reads what the Python client reads. ``nox -s spark-4.0`` (4.1, 4.2, 4.3)
-``-- tests/spark/test_parquet_encodings.py`` is the proof for the table in docs/native.md.
+``-- tests/spark/test_parquet_encodings.py`` is the proof for the table in docs/native-reading.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.native.decoding import release_of
+from delta_sharing_spark.parquet.decoding import release_of
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 

@@ -15,7 +15,7 @@ import pytest
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import ConfigError, PredicateError, ProfileError
-from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.spark.session_settings import session_options
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -105,7 +105,7 @@ def test_a_moment_is_in_the_zone_of_the_session(
         is_asked_of_spark = place in (0, 4)
         if is_asked_of_spark:
             found["load"] = ids(spark.read.format("deltaSharing").option("timestampAsOf", moment).load(address))
-            in_a_thread = begin([client.table(name).scan(timestamp=moment).to_pandas], 1)[0].result()
+            in_a_thread = DaemonPool(1).submit(client.table(name).scan(timestamp=moment).to_pandas).result()
             found["pandas in a thread"] = sorted(in_a_thread["id"])  # in which no session is active
         if is_asked_of_spark and zone == "America/New_York":
             read = spark.read.option("TimestampAsOf", moment)

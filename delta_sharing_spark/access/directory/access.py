@@ -1,8 +1,8 @@
 """Holds storage tokens (issued for a location, kept, renewed), and opens the files of splits with them.
 
-The model of a token is Hadoop's S3A delegation token (``docs/credentials-inside.md`` compares them point by point): it says what
-kind it is, where it holds, until when and where it came from, and travels with the work. Unlike there it can be
-renewed: by asking the sharing server again.
+The model of a token is Hadoop's S3A delegation token; ``docs/credentials-inside.md`` compares the two. A token says what kind it
+is, where it holds, until when, and where it came from. It travels with the work. Unlike Hadoop's it can be renewed, by asking
+the sharing server again.
 """
 
 from __future__ import annotations
@@ -12,28 +12,21 @@ import time
 import uuid as uuids
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, NetworkError, ServerError
-from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings, pause_after_early
-from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
+from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
+from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING, NetworkSettings
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.renewable import Renewable, Term, due_before
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
-from delta_sharing_spark.schema.instants import due_before, show_seconds
+from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.answers import action_of, is_sure, reason_of
-from delta_sharing_spark.storage.locations import Kind, Location, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource, Storage
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import check, cloud_of, fits, kinds_on_wire, parse_location
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.objects import Storage, object_reader
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource, Part
-from delta_sharing_spark.storage.secrets import (
-    AwsSession,
-    AzureSas,
-    GcpBearer,
-    NoSecret,
-    R2Session,
-    Secret,
-    StorageSettings,
-    fits,
-)
 
 if TYPE_CHECKING:
     from delta_sharing_spark.sharing.address import TableName
@@ -56,7 +49,7 @@ _OR_VACUUMED = (
     "; a credential that may not list is refused likewise what does not exist: if the table was rewritten and vacuumed "
     "since it was loaded, reload it"
 )
-_LEFT_OUT = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
+_OUT_OF_SCOPE = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
 _NOT_CARRIED = (
     "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
 )
@@ -91,11 +84,11 @@ class StorageToken:
                 f"the credential for {self.location} is of kind {self.secret.kind}, but its scheme "
                 f"{self.location.scheme!r} takes {self.location.kind}; ask the provider to check the sharing server"
             )
-        self.secret.check()
+        check(self.secret)
 
     @property
-    def kind(self) -> Kind:
-        """``aws``, ``r2``, ``azure``, ``gcp`` or ``local``."""
+    def kind(self) -> str:
+        """Its cloud's, by the registry, or ``local``."""
         return self.secret.kind
 
     @property
@@ -148,36 +141,26 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
             f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
-    told = None if credentials.expiration_time is None else credentials.expiration_time / 1000
+    stated_end = None if credentials.expiration_time is None else credentials.expiration_time / 1000
     # Of clocks that differ the storage's counts, as for URLs.
-    ended = told if told is not None and told <= now else None
-    expires = now + UNTOLD_SECONDS if told is None or ended is not None else told
+    ended = stated_end if stated_end is not None and stated_end <= now else None
+    expires = now + UNTOLD_SECONDS if stated_end is None or ended is not None else stated_end
     # Held to what was asked for, even where the server grants more.
     return StorageToken(requested, secret, now, expires, origin, ended=ended)
 
 
 def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
-    kinds: dict[str, Secret] = {}
-    for session, keys in ((AwsSession, credentials.aws), (R2Session, credentials.r2)):
-        if keys is not None:
-            kinds[session.named] = session(
-                (keys.get("accessKeyId") or "").strip(),
-                (keys.get("secretAccessKey") or "").strip(),
-                None if keys.get("sessionToken") is None else keys["sessionToken"].strip(),
-            )
-    if (azure := credentials.azure) is not None:
-        kinds["azureUserDelegationSas"] = AzureSas.of_token(azure.get("sasToken") or "")
-    if (gcp := credentials.gcp) is not None:
-        kinds["gcpOauthToken"] = GcpBearer((gcp.get("oauthToken") or "").strip())
-    if requested.kind == "local" and not kinds:
-        return NoSecret()
-    if len(kinds) != 1:
-        sent = ", ".join(kinds) or "none"
+    if requested.is_local and not credentials.secrets:
+        return Secret("local")
+    if len(credentials.secrets) != 1:
+        kinds = ", ".join(credentials.secrets) or "none"
         raise CredentialError(
-            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {sent}; "
+            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {kinds}; "
             f"ask the provider to check the sharing server, or use accessMode=url if the server offers it"
         )
-    return next(iter(kinds.values()))
+    ((wire_field, parts),) = credentials.secrets.items()
+    kind = kinds_on_wire()[wire_field]
+    return Secret(kind, cloud_of(kind).parts_of(parts))
 
 
 class Issuer(Protocol):
@@ -190,11 +173,11 @@ class Issuer(Protocol):
     @property
     def settings(self) -> NetworkSettings: ...
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """A new token for a location.
 
         Args:
-            left: Seconds that the last one still works, so that no outage is waited out; None where none works.
+            seconds: How long the last one still works, so that no outage is waited out; None where none works.
 
         Raises:
             CredentialError, ServerError, NetworkError
@@ -214,24 +197,13 @@ class SharingIssuer:
     table: TableName
     root: Location
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""
         from delta_sharing_spark.sharing.rest import SharingRest
 
-        rest = SharingRest(self.profile, self.settings if left is None else self.settings.early(left))
+        rest = SharingRest(self.profile, self.settings.early(seconds))
         answer = rest.credentials(self.table, None if location == self.root else str(location))
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.table}", now=time.time())
-
-
-class _CacheEntry(AskedByOne):
-    """The token of one issuer and location, and when to ask for another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keep(None)
-
-    def keep(self, token: StorageToken | None) -> None:
-        self.token, self.renew_at = token, 0.0 if token is None else token.renew_at
 
 
 class TokenCache:
@@ -242,12 +214,12 @@ class TokenCache:
         clock: The time in seconds since the epoch.
     """
 
-    def __init__(self, *, size: int = _CACHE_SIZE, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, size: int = _CACHE_SIZE, clock: Callable[[], float] = lambda: time.time()) -> None:
         self._clock = clock
-        self._kept: ProcessCache[tuple[Issuer, Location], _CacheEntry] = ProcessCache(size)
+        self._tokens: ProcessCache[tuple[Issuer, Location], Renewable[StorageToken]] = ProcessCache(size)
 
     def get(self, issuer: Issuer, location: Location, *, refused: StorageToken | None = None) -> StorageToken:
-        """A token that should work now: the one kept, or a new one shortly before that one expires.
+        """A token that should work now: the newest, or another one shortly before that one expires.
 
         Args:
             refused: A token that the storage refused; it is never returned again.
@@ -255,41 +227,42 @@ class TokenCache:
         Raises:
             CredentialError, ServerError, NetworkError: The issuer gives no token.
         """
-        kept = self._kept.get_or_make((issuer, location), _CacheEntry)
-        asked = kept.asked
-        with kept.lock:
-            token = kept.token if kept.token != refused else None
-            if token is not None and self._clock() < kept.renew_at:
-                return token
-            left = 0.0 if token is None else token.expires - self._clock()
-            if token is None or left <= 0:
-                fresh = kept.ask(partial(issuer.issue_token, location), asked, issuer.settings)
-            else:
-                try:
-                    fresh = issuer.issue_token(location, left)
-                    fresh.check_end()
-                except (ServerError, NetworkError, CredentialError) as error:
-                    # It works for a while yet; the storage's refusal is the last word.
-                    kept.renew_at = min(token.expires, self._clock() + pause_after_early(left))
-                    _log.warning("no other token than %s was given yet, which is used meanwhile: %s", token, error)
-                    return token
-            kept.keep(fresh)
-            _log.info("obtained %s", fresh)
-            return fresh
+
+        def ask(seconds: float | None) -> StorageToken:
+            token = issuer.issue_token(location, seconds)
+            if seconds is not None:
+                token.check_end()  # the present one works for certain
+            _log.info("obtained %s", token)
+            return token
+
+        def usable(token: StorageToken | None) -> Term[StorageToken] | None:
+            return None if token is None or token == refused else _term(token)
+
+        return self._renewable(issuer, location).get(usable, ask, _term, issuer.settings).value
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
-        kept = self._kept.get_or_make((issuer, location), _CacheEntry)
-        if kept.lock.acquire(blocking=False):  # else a newer one is being asked for
-            try:
-                last = kept.token
-                if last is None or (last.renew_at <= self._clock() and last.issued < token.issued):
-                    kept.keep(token)
-            finally:
-                kept.lock.release()
+        renewable = self._renewable(issuer, location)
+        last = renewable.value
+        if last is None or (last.renew_at <= self._clock() and last.issued < token.issued):
+            renewable.keep(token)
+
+    def clear(self) -> None:
+        """Forget all tokens, as another process would begin."""
+        self._tokens.clear()
+
+    def _renewable(self, issuer: Issuer, location: Location) -> Renewable[StorageToken]:
+        name, table = f"the credential for {location}", issuer.settings.table
+        return self._tokens.get_or_make(
+            (issuer, location), lambda: Renewable(name, self._clock, kind="credential", table=table)
+        )
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._tokens)
+
+
+def _term(token: StorageToken) -> Term[StorageToken]:
+    return Term(token, token.renew_at, token.expires)
 
 
 #: This process's tokens.
@@ -341,12 +314,12 @@ class DirectoryAccess(FileAccess):
 
     def open(self, task: FileTask) -> ByteSource:
         location = parse_location(task.location)
-        return ObjectSource(self.lease(location), location, name=task.id, size=task.size)
+        return object_reader(self.lease(location), location, name=task.id, size=task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         location = parse_location(vector.path)
         name = f"deletion vector {vector.unique_id} of {task.id}"
-        return Part(ObjectSource(self.lease(location), location, name=name, size=None), vector.frame)
+        return Part(object_reader(self.lease(location), location, name=name, size=None), vector.frame)
 
     def lease(self, location: Location) -> DirectoryLease:
         """The lease of the location that ``location`` lies in; raises CredentialError where it lies in none."""
@@ -439,13 +412,12 @@ class DirectoryLease:
                 f"the storage refuses {name} of {access.table} ({reason_of(refusal)}); {action}", file=name
             )
         others = [sample for sample in access.samples if sample != location and token.location.covers(sample)]
-        # Azure answers 404 for what does not exist, whatever a credential may do.
-        is_about_scope = is_sure(refusal) or location.kind == "azure"
+        is_about_scope = is_sure(refusal) or storage.tells_absence
         is_listed = None if is_about_scope else _is_listed(storage, location)
         if is_listed is False or (
             not is_about_scope and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))
         ):
-            doubt = "" if is_listed is False else f"; if it is refused again, {_LEFT_OUT} under {token.location}"
+            doubt = "" if is_listed is False else f"; if it is refused again, {_OUT_OF_SCOPE} under {token.location}"
             return FileGoneError(
                 f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
                 f"so it is no longer there (a credential that cannot list is refused what does not exist); "

@@ -15,10 +15,7 @@ from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
@@ -26,7 +23,6 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     last_version,
     range_of_versions,
-    shape_of,
 )
 from delta_sharing_spark.access.directory.access import (
     TOKENS,
@@ -39,6 +35,9 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.access.planned_files import FileBatches
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
@@ -73,9 +72,10 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
-from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.objects import ObjectSource, Storage
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.objects import Storage, object_reader
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", "NetworkSettings", StorageSettings)
@@ -113,11 +113,11 @@ def open_directory(
         ServerError: The sharing server refuses to issue one.
     """
     profile, transport, table, head = negotiated.profile, negotiated.settings, negotiated.table, negotiated.head
-    settings = settings or storage_settings(negotiated.options)
+    settings = settings or storage_settings(negotiated.options, table)
     has_fallback, first_version = negotiated.decision.fallback is not None, _first_version(negotiated.options)
     name = str(table)
     root, others = _locations(head, name)
-    local = next((location for location in (root, *others) if location.kind == "local"), None)
+    local = next((location for location in (root, *others) if location.is_local), None)
     if local is not None and not is_on_loopback(profile.endpoint):
         raise AccessModeError(
             f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
@@ -469,7 +469,7 @@ class DirectoryTable(OpenTable):
     def _touch(self, location: Location, path: str) -> None:
         """Read one byte of a file in an auxiliary location."""
         try:
-            ObjectSource(self.driver.lease(location), location, name=path, size=None).read(0, 1)
+            object_reader(self.driver.lease(location), location, name=path, size=None).read(0, 1)
         except FileGoneError:
             return  # its own reader says so, if it is needed at all
 

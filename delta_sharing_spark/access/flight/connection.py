@@ -6,7 +6,7 @@ import base64
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +22,11 @@ from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.urls import UrlError, parse_url, url_or_none
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead
 from delta_sharing_spark.storage.text_files import LARGEST_CERTIFICATES, UnfitFile, read_text
 
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
@@ -147,7 +148,7 @@ class GatewayConnection:
         answer = self._act(RENEW, wrap(expired.serialize()))
         return _endpoint(flight.FlightEndpoint.deserialize(answer), self.address.uri)
 
-    def stream(self, ticket: str, skip: int, canceller: Canceller) -> Iterator[pa.RecordBatch]:
+    def stream(self, ticket: str, skip: int, canceller: Canceller) -> Generator[pa.RecordBatch, None, None]:
         """The batches of an endpoint behind the first ``skip`` rows: a ticket gives the same rows in the same order each time.
 
         Raises:

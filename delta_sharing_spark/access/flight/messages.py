@@ -34,7 +34,7 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.network.http import json_object
-from delta_sharing_spark.scan.thrift import append_varint, read_varint
+from delta_sharing_spark.parquet.thrift import append_varint, read_varint
 
 #: What an error may know that a client can use.
 _DETAILS = ("file", "column", "status", "error_code", "reason")

@@ -6,14 +6,13 @@ A split is read endpoint by endpoint; one that expires is renewed, and one that 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -21,16 +20,12 @@ from delta_sharing_spark.access.asking import REFUSALS, iso
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
-    TableShape,
     TableState,
     VersionFiles,
     VersionListing,
-    check_same,
+    as_loaded,
 )
 from delta_sharing_spark.access.flight.connection import (
     DESCRIBE,
@@ -40,8 +35,10 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayConnection,
     gateway_address,
 )
-from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.access.planned_files import FileList
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,
@@ -52,17 +49,23 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.retry import backoff
-from delta_sharing_spark.network.waits import FIRST, say_waiting
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.retry import RetryableError, retry
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
 from delta_sharing_spark.schema.arrow import with_other_values
 from delta_sharing_spark.schema.types import Struct, backquoted, parse_schema, without_mapping
 
-_log = logging.getLogger(__name__)
+#: Seconds before the first retry, and at most before any.
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
-#: An endpoint is renewed so many seconds before its end, and so often without a row in between.
+#: An endpoint is renewed this many seconds before its end, and this often without a row in between.
 _MARGIN, _RENEWALS = 1.0, 3
+
+
+class _RetrySettings(NetworkSettings):
+    """How reads of a gateway are retried, and counted."""
+
+    server: ClassVar[str] = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +112,15 @@ class FlightAccess:
         for part in split.slices:
             context, sent = Context(spec.table, part.task.id, "none"), None
             columns: Columns = ()
-            for batch in self._endpoint(part.task, split.index):
+            for batch in self._endpoint(part.task, split.index, spec.table):
                 if batch.schema != sent:  # another try may have come to another gateway
                     _require_columns(batch.schema, target, spec.table)
                     sent, columns = batch.schema, plan_columns(batch.schema, target, {}, context)
                 require_sound(batch, spec.table, self.gateway.uri)
                 yield conform(batch, columns, target, schema, context)
 
-    def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:
-        """The batches of one endpoint; a retry skips the rows that had arrived before the connection broke off."""
+    def _endpoint(self, task: FileTask, number: int, table: str) -> Generator[pa.RecordBatch, None, None]:
+        """The batches of one endpoint. Each is waited for as patiently as one request, and a retry skips the rows that had arrived."""
         from delta_sharing_spark.scan.split_reader import closed_with_consumer
 
         endpoint = Endpoint(task.location, self.locations, task.expires_at)
@@ -127,38 +130,47 @@ class FlightAccess:
         ]
         canceller = closed_with_consumer(Canceller(f"the rows of {task.id}"))
         arrived = failures = renewals = 0
-        bound, broken_since = self.gateway.retry_seconds, 0.0
-        deadline = time.monotonic() + bound
-        while True:
-            connection = GatewayConnection(gateways[(number + failures) % len(gateways)])
-            before = arrived
-            try:
-                if endpoint.expires is not None and endpoint.expires - _MARGIN <= time.time() and renewals < _RENEWALS:
-                    renewals += 1
-                    endpoint = connection.renewed(endpoint)
-                for batch in connection.stream(endpoint.ticket, arrived, canceller):
-                    yield batch
-                    arrived += batch.num_rows
-                return
-            except DeltaSharingError as error:
-                canceller.check()
-                cause = error
-            if arrived > before:
+        batches: Generator[pa.RecordBatch, None, None] | None = None
+
+        def next_batch() -> pa.RecordBatch | None:
+            nonlocal endpoint, arrived, failures, renewals, batches
+            while True:
+                connection = GatewayConnection(gateways[(number + failures) % len(gateways)])
+                try:
+                    if batches is None:
+                        is_due = endpoint.expires is not None and endpoint.expires - _MARGIN <= time.time()
+                        if is_due and renewals < _RENEWALS:
+                            renewals += 1
+                            endpoint = connection.renewed(endpoint)
+                        batches = connection.stream(endpoint.ticket, arrived, canceller)
+                    batch = next(batches, None)
+                except DeltaSharingError as error:
+                    batches = None
+                    canceller.check()
+                    if isinstance(error, TicketError) and error.reason == "expired" and renewals < _RENEWALS:
+                        endpoint = replace(endpoint, expires=0.0)
+                        continue
+                    if not isinstance(error, (NetworkError, UnavailableError)):
+                        raise
+                    failures += 1
+                    connection.forget()
+                    raise RetryableError(error) from None
+                arrived += 0 if batch is None else batch.num_rows
                 failures = renewals = 0
-            if isinstance(cause, TicketError) and cause.reason == "expired" and renewals < _RENEWALS:
-                endpoint = replace(endpoint, expires=0.0)
-                continue
-            failures += 1
-            now = time.monotonic()
-            broken_since = now if failures == 1 else broken_since
-            pause = backoff(failures, _FIRST_WAIT, _LONGEST_WAIT)
-            if not isinstance(cause, (NetworkError, UnavailableError)) or now + pause > deadline:
-                raise cause from None
-            if now + pause - broken_since >= FIRST:
-                say_waiting(f"endpoint {task.id}", str(cause), now, now - broken_since, bound, "retryTimeout")
-            _log.info("endpoint %s broke off after %d rows, trying again in %.1f s: %s", task.id, arrived, pause, cause)
-            connection.forget()
-            canceller.wait(pause)
+                return batch
+
+        settings = _RetrySettings(
+            retry_seconds=self.gateway.retry_seconds, first_wait=_FIRST_WAIT, longest_wait=_LONGEST_WAIT, table=table
+        )
+        what = f"endpoint {task.id}"
+        try:
+            while (batch := retry(next_batch, settings, sleep=canceller.wait, what=what)) is not None:
+                yield batch
+        except RetryableError as failure:
+            raise failure.error or NetworkError(str(failure)) from None
+        finally:
+            if batches is not None:
+                batches.close()
 
 
 def _require_columns(schema: pa.Schema, expected: Struct, table: str) -> None:

@@ -14,10 +14,10 @@ from delta_sharing_spark.network.http import NetworkSettings, parse_count
 from delta_sharing_spark.network.urls import UrlError, parse_url
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
-
-_S3, _GCS, _ADLS = "s3.", "gcs.oauth2.token", "adls.sas-token"
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import cloud_of, kind_of, parse_location
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.range_reader import StorageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class CatalogIssuer:
         """The recipient it asks as."""
         return self.catalog.profile
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request, of whose answer the credentials alone are looked at."""
-        settings = self.settings if left is None else self.settings.early(left)
-        vended = replace(self.catalog, settings=settings).credentials(self.table)
+        vended = replace(self.catalog, settings=self.settings.early(seconds)).credentials(self.table)
         return token_for(location, vended, self.catalog, self.table)
 
 
@@ -54,8 +53,8 @@ def token_for(
         UnsupportedFeatureError: Requests would have to be signed by the catalog.
     """
     origin, now = f"{catalog.profile.iceberg_endpoint} {table}", time.time()
-    if location.kind == "local":
-        return StorageToken(location, NoSecret(), now, now + UNTOLD_SECONDS, origin)
+    if location.is_local:
+        return StorageToken(location, Secret("local"), now, now + UNTOLD_SECONDS, origin)
     by_length = sorted(vended, key=lambda one: len(one.prefix or ""), reverse=True)
     signs = False
     for one in by_length:
@@ -82,30 +81,18 @@ def _covers(prefix: str | None, location: Location) -> bool:
         return True
     scheme = prefix.partition(":")[0].lower()
     if prefix.rstrip(":/").lower() == scheme:
-        return SCHEMES.get(scheme) == location.kind
-    return SCHEMES.get(scheme) is not None and parse_location(prefix).covers(location)
+        return kind_of(scheme) == location.kind
+    return kind_of(scheme) is not None and parse_location(prefix).covers(location)
 
 
 def _secret(location: Location, properties: Mapping[str, str]) -> tuple[Secret | None, float | None]:
     """The secret among properties for a location's cloud, and when it ends; None where there is none."""
-
-    def ends(name: str) -> float | None:
-        millis = parse_count(properties.get(name, ""))
-        return None if millis is None else millis / 1000
-
-    if location.kind in ("aws", "r2"):
-        key, secret = properties.get(f"{_S3}access-key-id"), properties.get(f"{_S3}secret-access-key")
-        if not key or not secret:
-            return None, None
-        session = AwsSession(key.strip(), secret.strip(), properties.get(f"{_S3}session-token"))
-        return session, ends(f"{_S3}session-token-expires-at-ms")
-    if location.kind == "gcp":
-        token = properties.get(_GCS)
-        return (GcpBearer(token.strip()), ends(f"{_GCS}-expires-at")) if token else (None, None)
-    for account in (f".{location.host}", f".{location.account}", ""):
-        sas = properties.get(_ADLS + account)
-        if sas:
-            return AzureSas.of_token(sas), ends(f"{_ADLS}-expires-at-ms{account}")
+    cloud = cloud_of(location.kind)
+    for names, end in cloud.vended(location):
+        sent = {part: properties[name] for part, name in names.items() if properties.get(name)}
+        if sent.keys() >= set(cloud.parts) - cloud.optional:
+            millis = parse_count(properties.get(end, ""))
+            return Secret(location.kind, cloud.parts_of(sent)), None if millis is None else millis / 1000
     return None, None
 
 
@@ -126,7 +113,7 @@ def table_locations(
     # Where prefixes are vended, they alone say what may be read.
     for text in named or own:
         location = parse_location(text)
-        if location.kind == "local" and not is_on_loopback(catalog.profile.iceberg_endpoint or ""):
+        if location.is_local and not is_on_loopback(catalog.profile.iceberg_endpoint or ""):
             raise AccessModeError(
                 f"Iceberg table {table} lies at {location}, a local path, which is read only for a catalog on this machine; "
                 f"ask the provider to check the table's location"

@@ -10,12 +10,13 @@ from decimal import Decimal as Number
 from functools import lru_cache
 from typing import Any
 
-from delta_sharing_spark.access.contract import FilePruner, ResolvedScan
 from delta_sharing_spark.access.iceberg.buckets import Buckets
 from delta_sharing_spark.access.iceberg.column_bounds import bounds_in, decode_bound
 from delta_sharing_spark.access.iceberg.manifests import Entry, Manifest
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.access.iceberg.schema import UUID
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.predicates.scalar_types import key
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.three_valued import (

@@ -8,19 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from delta_sharing_spark.access.asking import storage_settings
-from delta_sharing_spark.access.contract import (
-    AsOf,
-    FileListing,
-    FilePruner,
-    NegotiatedTable,
-    OpenTable,
-    ResolvedScan,
-    StreamIdentity,
-    TableShape,
-    TableState,
-    VersionListing,
-    check_same,
-)
+from delta_sharing_spark.access.contract import AsOf, FileListing, OpenTable, StreamIdentity, TableState, VersionListing
 from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer, paths_of, token_covering
 from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog
 from delta_sharing_spark.access.iceberg.credentials import (
@@ -48,14 +36,17 @@ from delta_sharing_spark.access.iceberg.metadata import (
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
 from delta_sharing_spark.access.iceberg.schema import physical_name
 from delta_sharing_spark.access.planned_files import FileList, live_rows
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
-from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.objects import object_reader
 
 #: Manifests fetched at once.
 _AT_ONCE = 8
@@ -82,7 +73,7 @@ def open_iceberg(negotiated: NegotiatedTable) -> IcebergTable:
     issuer = CatalogIssuer(catalog, table)
     for token in tokens:
         TOKENS.put(issuer, token.location, token)
-    settings = vended_settings(storage_settings(options), loaded.credentials, catalog, str(table))
+    settings = vended_settings(storage_settings(options, table), loaded.credentials, catalog, str(table))
     canary = None if loaded.location is None else parse_location(loaded.location)
     driver = DirectoryAccess(str(table), tokens, issuer, settings, canary)
     return IcebergTable(negotiated, metadata, driver)
@@ -231,7 +222,7 @@ class IcebergTable(OpenTable):
         if size is not None:
             if not 0 < size < _LARGEST_MANIFEST:
                 raise corrupt(path, f"it would have {size} bytes")
-            return ObjectSource(lease, location, name=path, size=size, is_data=False).read(0, size)
+            return object_reader(lease, location, name=path, size=size, is_data=False).read(0, size)
         while True:  # until the lease gives up
             storage = lease.storage()
             try:

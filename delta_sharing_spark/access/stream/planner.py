@@ -7,18 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from delta_sharing_spark.access.contract import (
-    FilePruner,
-    OpenTable,
-    ResolvedScan,
-    SplitAccess,
-    StreamIdentity,
-    VersionFiles,
-    VersionListing,
-)
+from delta_sharing_spark.access.contract import OpenTable, SplitAccess, StreamIdentity, VersionFiles, VersionListing
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.plan import spec_of, splits_of
+from delta_sharing_spark.access.plan import count_files, spec_of, splits_of
 from delta_sharing_spark.access.planned_files import FileList
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, TableError, VersionError
 from delta_sharing_spark.network.hosts import is_on_loopback
@@ -227,10 +221,12 @@ class StreamPlanner:
     def splits(self, start: Position, end: Position) -> list[Split]:
         """The splits between two positions."""
         splits: list[Split] = []
-        pruner = FilePruner(self.scan)
+        pruner, listed = FilePruner(self.scan), 0
         for tasks, access in self.files(start, end):
+            listed += len(tasks)
             remaining = FileList(pruner.remaining(tasks))
             splits += splits_of(remaining, access, self.scan, self._spec, len(splits))
+        count_files(self._table, listed, pruner.skipped)
         return splits
 
     def files(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:

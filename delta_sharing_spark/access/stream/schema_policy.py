@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delta_sharing_spark.access.contract import ResolvedScan, TableShape
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.features import widens

@@ -11,18 +11,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.url.file_columns import FileColumns
-from delta_sharing_spark.access.url.signed_urls import FreshFile, earliest, fresh_file, renew_at, url_end
+from delta_sharing_spark.access.url.signed_urls import FreshFile, earliest, fresh_file, url_end, url_term
 from delta_sharing_spark.errors import (
     CredentialError,
-    DeltaSharingError,
     FileGoneError,
     ForbiddenError,
     NetworkError,
@@ -31,15 +28,17 @@ from delta_sharing_spark.errors import (
     ServerError,
     TableChangedError,
 )
-from delta_sharing_spark.network.http import NetworkSettings, data_session, pause_after_early
-from delta_sharing_spark.network.process_cache import AskedByOne, ProcessCache
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.network.renewable import Renewable, Term
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
 if TYPE_CHECKING:
@@ -50,9 +49,9 @@ _log = logging.getLogger(__name__)
 #: A load of more files is asked for narrowed to a split's partitions, and read only until the split's files are found.
 NARROW_ABOVE_FILES = 20_000
 #: Bytes of compressed answers that a process keeps, over all loads: about half a million URLs.
-_KEPT_BYTES = 64 << 20
-_KEPT_LOADS = 64
-_loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
+_ANSWER_BYTES = 64 << 20
+_LOADS = 64
+_loads: ProcessCache[str, _Load] = ProcessCache(_LOADS, lambda load: load.nbytes, _ANSWER_BYTES)
 #: Types whose serialized values say one thing to every server.
 _PLAIN = ("string", "integer", "long")
 _MOST_VALUES = 20
@@ -95,161 +94,66 @@ class RenewalContext:
 
 
 @dataclass(frozen=True, slots=True)
-class FreshUrl:
-    """A fresh URL, when to renew it in turn (seconds since the epoch; None: when the storage refuses it), when it ends."""
+class _Answer:
+    """An answer of the sharing server: the pages with its URLs, when it came, and when the first URL ends, where it says so."""
 
-    url: str = field(repr=False)
-    renew_at: float | None
-    ends: float | None
+    pages: Sequence[FileColumns]
+    since: float
+    earliest: float | None
 
-    def is_due(self) -> bool:
-        """Whether it is time to renew it."""
-        return self.renew_at is not None and time.time() >= self.renew_at
+    def url(self, file: FreshFile, vector: DeletionVector | None) -> Term[str] | None:
+        """The URL of a file, or of its ``vector``, with the earliest end that anything says; None where the answer has none."""
+        url = file.url_of(vector)
+        return None if url is None else url_term(url, earliest(file.ends, self.earliest, url_end(url)), self.since)
 
 
-class _Load(AskedByOne):
-    """What this process keeps of one load: the last answer, and the ways of asking that the server refused."""
+class _Load:
+    """What this process keeps of one load.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pages: list[FileColumns] = []
-        self.since = 0.0
-        self.earliest: float | None = None
-        self.token: str | None = None
+    Attributes:
+        answers: The last answer.
+        refused: The ways of asking that the server refused.
+        token: The refresh token of the last answer, of the planned version.
+    """
+
+    def __init__(self, table: TableName) -> None:
+        self.answers: Renewable[_Answer] = Renewable(f"the URLs of {table}", kind="urls", table=str(table))
         self.refused: set[str] = set()
-        #: After the failure of a renewal ahead of time, the next one ahead of time comes no sooner than this.
-        self.early_again = 0.0
-
-    def find(self, file_id: str) -> FreshFile | None:
-        """A file of the last answer."""
-        return fresh_file(self.pages, file_id)
+        self.token: str | None = None
 
     @property
     def nbytes(self) -> int:
-        return sum(page.nbytes for page in self.pages)
-
-    def renewed(self, file: FreshFile, url: str) -> FreshUrl:
-        """``url`` of a file, with the earliest end that anything says."""
-        ends = earliest(file.ends, self.earliest, url_end(url))
-        return FreshUrl(url, renew_at(ends, self.since), ends)
+        answer = self.answers.value
+        return 0 if answer is None else sum(page.nbytes for page in answer.pages)
 
 
-def fresh_url(
-    context: RenewalContext | None,
-    task: FileTask,
-    vector: DeletionVector | None,
-    stale: FreshUrl,
-    reason: str,
-    files: Sequence[FileTask] = (),
-    *,
-    is_refused: bool,
-) -> FreshUrl:
-    """A URL of a task's file, or of its ``vector``, other than ``stale``: known to this process, or asked for.
-
-    While one still works, an outage of the server is not waited out: it is ``stale`` again, or one that is known, until the next try.
-
-    Args:
-        context: How to ask; None where the sharing token stays on the driver.
-        task: The file as planned.
-        vector: The deletion vector whose URL is wanted; None for the file's own.
-        stale: The URL that was refused or is about to end.
-        reason: Why, for the log and for errors.
-        files: All files of the split: an answer that names them will do.
-        is_refused: Whether the storage refused ``stale``.
-
-    Raises:
-        CredentialError: There is no context.
-        FileGoneError, TableChangedError: The table is no longer the one that was planned.
-        ServerError, NetworkError: The server does not answer.
-    """
-    if context is None:
-        raise CredentialError(
-            f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
-            f"load the table again, or leave carryProfile at true"
-        )
-    load = _loads.get_or_make(context.key, _Load)
-    asked = load.asked
-    with load.lock:
-        known = _known(load, task, vector, stale.url)
-        if known is not None and not known.is_due():
-            return known
-        held = known or (None if is_refused else stale)
-        left = 0.0 if held is None or held.ends is None else held.ends - time.time()
-        if held is None or held.ends is None or left <= 0:
-            try:
-                load.ask(partial(_ask, context, load, task, files, reason), asked, context.settings)
-            except (ServerError, NetworkError, CredentialError) as error:
-                why = f"was refused ({reason})" if is_refused else "has ended"
-                error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)
-                raise
-        elif not _ask_early(context, load, task, files, reason, left):
-            # It still works for a while; the storage's refusal is the last word.
-            return replace(held, renew_at=min(held.ends, load.early_again))
-        fresh = load.find(task.id)
-        if fresh is None:
-            raise _gone(context, task)
-        _check_same(context, task, fresh)
-        url = fresh.url_of(vector)
-        if url is None:
-            raise _changed(context, task, "the server no longer names its deletion vector's file")
-        return load.renewed(fresh, url)
-
-
-def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> FreshUrl | None:
-    """A URL that the last answer named, other than ``stale``, and that has not ended."""
-    file = load.find(task.id)
-    if file is None or file.size != task.size:
-        return None
-    url = file.url_of(vector)
-    if url is None or url == stale:
-        return None
-    renewed = load.renewed(file, url)
-    return None if renewed.ends is not None and renewed.is_due() and renewed.ends <= time.time() else renewed
-
-
-def _ask_early(
-    context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str, left: float
-) -> bool:
-    """Ask while the task can still read for ``left`` seconds. Tells whether the server answered; else what was known stays so."""
-    if time.time() < load.early_again:
-        return False
-    before = load.pages, load.since, load.earliest
-    try:
-        _ask(replace(context, settings=context.settings.early(left)), load, task, files, reason)
-    except DeltaSharingError as error:
-        load.pages, load.since, load.earliest = before
-        if not isinstance(error, (ServerError, NetworkError, CredentialError)):
-            raise
-        load.early_again = time.time() + pause_after_early(left)
-        return False
-    return True
-
-
-def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
-    _log.info("renewing the URLs of %s (%s)", context.table, reason)
+def _ask(context: RenewalContext, load: _Load, files: Sequence[FileTask]) -> _Answer:
+    """Ask the server for the URLs of a split's files; the answer holds those of other files as well, as far as they are kept."""
     large = context.files > NARROW_ABOVE_FILES
-    file_ids = {file.id for file in files} | {task.id}
-    narrow = narrowed(context.query, context.partitions, files) if large and files else None
+    narrow = narrowed(context.query, context.partitions, files) if large else None
     # Should a server read the narrowed hints otherwise than they are meant, the whole answer decides.
-    for by in (narrow, context.query) if narrow is not None else (context.query,):
-        load.pages, load.since = [], time.time()
-        response = _answered(context, load, by)
+    for query in (context.query,) if narrow is None else (narrow, context.query):
+        since, pages, nbytes = time.time(), list[FileColumns](), 0
+        response = _answered(context, load, query)
         if context.table_id and response.head.metadata.id != context.table_id:
             raise TableChangedError(f"table {context.table} was replaced since it was loaded; load it again")
+        file_ids = {file.id for file in files}
         missing = set(file_ids)
         for page in response.pages():
-            load.pages.append(page)
+            pages.append(page)
+            nbytes += page.nbytes
             missing -= page.holds(missing)
-            if not missing and (large or load.nbytes > _KEPT_BYTES // 2):
+            if not missing and (large or nbytes > _ANSWER_BYTES // 2):
                 break
-            while len(load.pages) > 1 and load.nbytes > _KEPT_BYTES:
-                missing |= load.pages[0].holds(file_ids)
-                load.pages.pop(0)
-        load.earliest = response.min_url_expiration / 1000 if response.min_url_expiration else None
+            while len(pages) > 1 and nbytes > _ANSWER_BYTES:
+                oldest = pages.pop(0)
+                nbytes -= oldest.nbytes
+                missing |= oldest.holds(file_ids)
         if response.refresh_token and response.head.version == context.version is not None:
             load.token = response.refresh_token  # of another version, it would pin that one
-        if not missing or by is context.query:
-            return
+        if not missing:
+            break
+    return _Answer(pages, since, response.min_url_expiration / 1000 if response.min_url_expiration else None)
 
 
 def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery) -> QueryResponse:
@@ -374,37 +278,78 @@ def _values(column: Field, keys: Sequence[str], files: Sequence[FileTask]) -> Ex
     kind, is_text = column.type, str(column.type) == "string"
     if len(texts) > _MOST_VALUES or not (is_text or all(_WHOLE.fullmatch(text) for text in texts if text is not None)):
         return None
-    operand, known = Column((column.name,), kind), sorted(text for text in texts if text is not None)
+    operand, present = Column((column.name,), kind), sorted(text for text in texts if text is not None)
     choices: list[Expression] = [IsNull(operand)] if None in texts else []
-    choices += [Compare("=", operand, Literal(text if is_text else int(text), kind)) for text in known]
+    choices += [Compare("=", operand, Literal(text if is_text else int(text), kind)) for text in present]
     return disjunction(choices)
 
 
 @dataclass(slots=True)
 class _Lease:
-    """The URL of one data file or vector, renewed through the split's renewal context."""
+    """The URL of one data file or vector, renewed through the split's renewal context (``UrlLease``)."""
 
     access: UrlAccess
     task: FileTask
-    current: FreshUrl
+    current: Term[str]
     vector: DeletionVector | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def url(self) -> str:
-        if self.current.is_due() and self.access.renewal is not None:
-            with self.lock:
-                if self.current.is_due():
-                    self._renew("its expiry is near", is_refused=False)
-        return self.current.url
+        current = self.current
+        if time.time() >= current.renew_at and self.access.renewal is not None:
+            current = self._renewed(current, "its expiry is near", is_refused=False)
+        return current.value
 
     def refused(self, url: str, reason: str) -> None:
-        with self.lock:
-            if self.current.url == url:
-                self._renew(reason, is_refused=True)
+        current = self.current
+        if current.value == url:  # else another thread has renewed it meanwhile
+            self._renewed(current, reason, is_refused=True)
 
-    def _renew(self, reason: str, *, is_refused: bool) -> None:
-        renewal, files = self.access.renewal, self.access.files
-        self.current = fresh_url(renewal, self.task, self.vector, self.current, reason, files, is_refused=is_refused)
+    def _renewed(self, stale: Term[str], reason: str, *, is_refused: bool) -> Term[str]:
+        """Another URL than ``stale``, of this process's last answer or asked for; while ``stale`` still works, maybe itself.
+
+        Raises:
+            CredentialError: The sharing token stays on the driver.
+            FileGoneError, TableChangedError: The table is no longer the one that was planned.
+            ServerError, NetworkError: The server does not answer.
+        """
+        context, task, vector = self.access.renewal, self.task, self.vector
+        if context is None:
+            raise CredentialError(
+                f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
+                f"load the table again, or leave carryProfile at true"
+            )
+        load = _loads.get_or_make(context.key, lambda: _Load(context.table))
+
+        def usable(answer: _Answer | None) -> Term[str] | None:
+            file = None if answer is None else fresh_file(answer.pages, task.id)
+            if answer is not None and file is not None and file.size == task.size:
+                url = answer.url(file, vector)
+                if url is not None and url.value != stale.value and time.time() < url.ends_at:
+                    return url
+            return None if is_refused else stale
+
+        def accept(answer: _Answer) -> Term[str]:
+            file = fresh_file(answer.pages, task.id)
+            if file is None:
+                raise _gone(context, task)
+            _check_same(context, task, file)
+            url = answer.url(file, vector)
+            if url is None:
+                raise _changed(context, task, "the server no longer names its deletion vector's file")
+            return url
+
+        def ask(seconds: float | None) -> _Answer:
+            _log.info("renewing the URLs of %s (%s)", context.table, reason)
+            patient = replace(context, settings=context.settings.early(seconds))
+            return _ask(patient, load, (*self.access.files, task))
+
+        try:
+            self.current = load.answers.get(usable, ask, accept, context.settings)
+        except (ServerError, NetworkError, CredentialError) as error:
+            why = f"was refused ({reason})" if is_refused else "has ended"
+            error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)
+            raise
+        return self.current
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,13 +364,13 @@ class UrlAccess(FileAccess):
         files: The files of the split, which one renewal should find.
     """
 
-    settings: HttpPolicy = field(repr=False)
+    settings: StorageSettings = field(repr=False)
     renewal: RenewalContext | None = field(default=None, repr=False)
     planned_at: float = 0.0
     expires_at: float | None = None
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
-    def open(self, task: FileTask) -> HttpSource:
+    def open(self, task: FileTask) -> RangeReader:
         return self._source(task, task.location, None, task.id, task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
@@ -434,10 +379,10 @@ class UrlAccess(FileAccess):
 
     def _source(
         self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
-    ) -> HttpSource:
+    ) -> RangeReader:
         ends = self.ends(task if vector is None else replace(task, location=url))
-        lease = _Lease(self, task, FreshUrl(url, renew_at(ends, self.planned_at), ends), vector)
-        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.settings)
+        lease = _Lease(self, task, url_term(url, ends, self.planned_at), vector)
+        return url_reader(lease, self.settings, name=name, size=size)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: by the answer, the file's record and the URL itself. What had ended when it came tells nothing."""
@@ -449,7 +394,7 @@ class UrlAccess(FileAccess):
         return replace(self, files=() if self.renewal is None else tuple(tasks))
 
     def outlasts_planning(self, task: FileTask) -> bool:
-        due = renew_at(self.ends(task), self.planned_at)
+        due = url_term(task.location, self.ends(task), self.planned_at).renew_at
         # A carried token may have ended: what is given out with the driver's is listed anew in time.
         is_renewed = self.renewal is not None and self.renewal.profile.carried is None
-        return is_renewed or due is None or time.time() < due
+        return is_renewed or time.time() < due

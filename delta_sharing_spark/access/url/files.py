@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
+from delta_sharing_spark.access.contract import VersionFiles
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.table_shape import TableShape, shape_of
 from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
 from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
 from delta_sharing_spark.schema.features import MAPPING_MODE
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_lines import FileBlock
-from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead, broken
+from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.file_skipping import PartitionKey

@@ -9,28 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from delta_sharing_spark.access.url.file_columns import FileColumns
 from delta_sharing_spark.network.http import parse_count
+from delta_sharing_spark.network.renewable import Term, due_before
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.schema.instants import due_before, parse_instant
-
-
-class FreshVector(NamedTuple):
-    """A deletion vector as an answer names it; ``url`` is empty for an inline one."""
-
-    unique_id: str
-    offset: int | None
-    size: int
-    cardinality: int
-    url: str
-
-    def is_of(self, vector: DeletionVector, *, by_name: bool) -> bool:
-        """Whether this is the planned vector. Its name holds a version in some answers and none in others."""
-        shape = (self.offset, self.size, self.cardinality) == (vector.offset, vector.size, vector.cardinality)
-        return shape and (self.unique_id == vector.unique_id or not by_name)
+from delta_sharing_spark.schema.instants import parse_instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +26,22 @@ class FreshFile:
     size: int
     url: str = field(repr=False)
     ends: float | None
-    vectors: tuple[FreshVector, ...] = field(repr=False)
+    vectors: tuple[DeletionVector, ...] = field(repr=False)
 
-    def vector(self, planned: DeletionVector) -> FreshVector | None:
-        """The planned vector, by its name; or the only one there is, if it has the planned one's shape."""
-        for vector in self.vectors:
-            if vector.is_of(planned, by_name=True):
-                return vector
-        if len(self.vectors) == 1 and self.vectors[0].is_of(planned, by_name=False):
-            return self.vectors[0]
-        return None
+    def vector(self, planned: DeletionVector) -> DeletionVector | None:
+        """The planned vector, by its name; or the only one there is: some answers' names hold a version, and others' do not."""
+        shape = (planned.offset, planned.size, planned.cardinality)
+        alike = [vector for vector in self.vectors if (vector.offset, vector.size, vector.cardinality) == shape]
+        by_name = [vector for vector in alike if vector.unique_id == planned.unique_id]
+        matches = by_name or (alike if len(self.vectors) == 1 else [])
+        return matches[0] if matches else None
 
     def url_of(self, planned: DeletionVector | None) -> str | None:
         """The URL of the planned vector, or of the file itself; None where the answer has none."""
-        vector = None if planned is None else self.vector(planned)
-        return self.url if planned is None else vector.url or None if vector else None
+        if planned is None:
+            return self.url
+        vector = self.vector(planned)
+        return None if vector is None or vector.storage == "i" else vector.path or None
 
 
 def fresh_file(pages: Iterable[FileColumns], file_id: str) -> FreshFile | None:
@@ -64,11 +50,7 @@ def fresh_file(pages: Iterable[FileColumns], file_id: str) -> FreshFile | None:
     if not rows:
         return None
     last = rows[-1]
-    vectors = tuple(
-        FreshVector(v.unique_id, v.offset, v.size, v.cardinality, "" if v.storage == "i" else v.path)
-        for row in rows
-        if (v := row.vector) is not None
-    )
+    vectors = tuple(row.vector for row in rows if row.vector is not None)
     return FreshFile(file_id, last.size, last.url, None if not last.expires else last.expires / 1000, vectors)
 
 
@@ -117,15 +99,16 @@ def earliest(*ends: float | None) -> float | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def renew_at(end: float | None, since: float) -> float | None:
-    """When to renew a URL that was given out at ``since`` and ends at ``end``; None to wait for the storage's refusal.
+def url_term(url: str, end: float | None, since: float) -> Term[str]:
+    """A URL that was given out at ``since`` and ends at ``end``, in seconds since the epoch.
 
-    A URL that had ended when it was given out tells that clocks differ: only the storage's clock counts then.
+    A URL that had ended when it was given out tells that clocks differ. Only the storage's clock counts then, so that the URL
+    has no end here.
     """
     if end is None or end <= since:
-        return None
-    life = end - since
-    return due_before(end, since) - process_share(os.getpid()) * min(JITTER, JITTER_SHARE * life)
+        return Term(url)
+    jitter = process_share(os.getpid()) * min(JITTER, JITTER_SHARE * (end - since))
+    return Term(url, due_before(end, since) - jitter, end)
 
 
 @lru_cache(maxsize=1)

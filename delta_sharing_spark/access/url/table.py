@@ -15,31 +15,30 @@ from delta_sharing_spark.access.asking import (
     REFUSALS,
     Refusal,
     classified,
-    http_policy_of,
     iso,
     refused_travel,
     response_formats,
+    storage_settings,
     words_of,
 )
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
-    FilePruner,
-    NegotiatedTable,
     NotPinnedError,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
     VersionListing,
     as_insert,
-    check_same,
+    as_loaded,
     last_version,
     range_of_versions,
 )
-from delta_sharing_spark.access.moved_tables import as_loaded
 from delta_sharing_spark.access.planned_files import FileBatches
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.table_shape import check_same
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
@@ -449,7 +448,8 @@ class UrlTable(OpenTable):
         return VersionListing(versions, access, identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
-        nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile), planned_at=time.time())
+        settings = storage_settings(scan.options, self._table, self._negotiated.profile)
+        nothing = UrlAccess(settings, planned_at=time.time())
         return VersionListing((), nothing, self.stream_identity(scan))
 
     def _access(self, scan: ResolvedScan, response: QueryResponse, files: int) -> UrlAccess:
@@ -479,7 +479,7 @@ class UrlTable(OpenTable):
                 files=files,
                 partitions=tuple(f for f in scan.shape.schema.fields if f.name in partitions),
             )
-        settings = http_policy_of(negotiated.options, negotiated.profile)
+        settings = storage_settings(negotiated.options, self._table, negotiated.profile)
         return UrlAccess(settings, renewal, response.received_at, ends / 1000 if ends else None)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.deltalog.paths import local_path
 from delta_sharing_spark.schema.features import FEATURES_READER_VERSION
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.testing.server.data_urls import Signer
 from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response

@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.schema.instants import timestamp_micros
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.testing.server.settings import ServerSettings
 from delta_sharing_spark.testing.server.table_logs import FileAction
 

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.commit_feed import changed_no_row
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.replay import Head
 from delta_sharing_spark.schema.instants import show_millis, timestamp_micros
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.testing.server.answers import (
     Answer,
     Pages,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol, parse_lines, vector_from
+from delta_sharing_spark.deltalog.actions import parse_lines, vector_from
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
@@ -22,9 +22,11 @@ from delta_sharing_spark.deltalog.paths import (
 from delta_sharing_spark.deltalog.replay import Head, Snapshot, load_head, read_snapshot
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.storage import local_files
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.locations import StoredObject, parse_location
+from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.table_records import Protocol
 from delta_sharing_spark.schema.types import (
     COLUMN_MAPPING_ID,
     COLUMN_MAPPING_NAME,
@@ -296,8 +296,10 @@ class DeltaTableBuilder:
         return pa.concat_tables([arrow_schema(state.schema).empty_table(), *tables])
 
     def expected_changes(self, start: int = 0, end: int | None = None) -> pa.Table:
-        """The change feed of a range with ``_change_type``, ``_commit_version`` and ``_commit_timestamp`` (UTC), in no
-        promised order; in the newest schema, or with column mapping in that of the range's end (as Delta Lake does)."""
+        """The change feed of a range with ``_change_type``, ``_commit_version`` and ``_commit_timestamp`` (UTC), in any order.
+
+        Its schema is the newest one, or with column mapping that of the range's end, as Delta Lake has it.
+        """
         end = self.version if end is None else end
         schema = self.schema if self.mapping == "none" else self._states[end].schema
         return changes_table([c for c in self._changes if start <= c.version <= end], schema)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import Protocol
+from delta_sharing_spark.schema.features import FEATURES_READER_VERSION
+from delta_sharing_spark.schema.table_records import Protocol
 from delta_sharing_spark.schema.types import Struct, schema_to_json
 
 MAPPING_MODE = "delta.columnMapping.mode"
@@ -16,6 +17,8 @@ CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
 
+#: The writer version that lists its features by name.
+_FEATURES_WRITER_VERSION = 7
 #: Properties that switch a feature on, the value that does, and the feature's name; True: readers must know it.
 _BY_PROPERTY = (
     ("delta.enableDeletionVectors", "true", "deletionVectors", True),
@@ -38,11 +41,12 @@ def protocol_body(protocol: Protocol) -> dict[str, Any]:
     """The body of a ``protocol`` action."""
     tree: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
+        "minWriterVersion": protocol.min_writer_version or 0,
     }
-    for name, features in (("readerFeatures", protocol.reader_features), ("writerFeatures", protocol.writer_features)):
-        if features is not None:
-            tree[name] = list(features)
+    if protocol.reader_features or protocol.min_reader_version >= FEATURES_READER_VERSION:
+        tree["readerFeatures"] = list(protocol.reader_features)
+    if protocol.writer_features or tree["minWriterVersion"] >= _FEATURES_WRITER_VERSION:
+        tree["writerFeatures"] = list(protocol.writer_features)
     return tree
 
 
@@ -68,12 +72,12 @@ def protocol_for(
     writers |= by_type
     mapped = properties.get(MAPPING_MODE, "none") != "none"
     if mapped and legacy and not readers:
-        return Protocol(2, 5)
+        return Protocol(2, min_writer_version=5)
     if mapped:
         readers.add("columnMapping")
         writers.add("columnMapping")
     if readers:
-        return Protocol(3, 7, tuple(sorted(readers)), tuple(sorted(writers)))
+        return Protocol(3, tuple(sorted(readers)), _FEATURES_WRITER_VERSION, tuple(sorted(writers)))
     if writers & {"inCommitTimestamp", "rowTracking"}:
-        return Protocol(1, 7, None, tuple(sorted(writers)))
-    return Protocol(1, 4 if writers else 2)
+        return Protocol(1, (), _FEATURES_WRITER_VERSION, tuple(sorted(writers)))
+    return Protocol(1, min_writer_version=4 if writers else 2)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.storage.clouds.contract import Secret
 from delta_sharing_spark.storage.locations import Location
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
+from support.secrets import aws_session, azure_sas, gcp_bearer, no_secret
 
 _numbers = itertools.count()
 
@@ -27,7 +28,7 @@ class CountingIssuer:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
-    def issue_token(self, location: Location, left: float | None = None) -> StorageToken:
+    def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         time.sleep(self.delay)
         with self.lock:
             self.asked.append(location)
@@ -42,10 +43,10 @@ class CountingIssuer:
 def secret_for(location: Location, key: str = "AKIDTEST") -> Secret:
     match location.kind:
         case "aws":
-            return AwsSession(key, "secret-access-key", "session-token-text")
+            return aws_session(key, "secret-access-key", "session-token-text")
         case "azure":
-            return AzureSas("sv=2021-06-08&sp=r&sig=c2lnbmF0dXJl")
+            return azure_sas("sv=2021-06-08&sp=r&sig=c2lnbmF0dXJl")
         case "gcp":
-            return GcpBearer("ya29.bearer-token-text")
+            return gcp_bearer("ya29.bearer-token-text")
         case _:
-            return NoSecret()
+            return no_secret()

@@ -10,19 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.access.directory.access import Issuer
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 NAME = TableName("share", "schema", "table")

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from delta_sharing_spark.errors import CredentialError
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
+from support.secrets import aws_session, azure_sas, gcp_bearer
 from unit.access.object_server import ObjectServer, serving
 
 LOCATIONS = {
@@ -102,9 +104,9 @@ def _ambient(trap: ObjectServer, home: Path) -> dict[str, str]:
 
 _READ = """
 import sys
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 sys.path.insert(0, sys.argv[3])
 from unit.access.issuing import secret_for
 at = parse_location(sys.argv[1] + "/part.bin")
@@ -148,18 +150,16 @@ def test_only_the_given_credential_is_sent(
 @pytest.mark.parametrize(
     ("kind", "secret"),
     [
-        ("aws", AwsSession("", "secret", "token")),
-        ("aws", AwsSession("key", "", "token")),
-        ("aws", AwsSession("key", "secret", "")),
-        ("azure", AzureSas("")),
-        ("gcp", GcpBearer("")),
-        ("gcp", AwsSession("key", "secret", "token")),
-        ("aws", GcpBearer("token")),
+        ("aws", aws_session("", "secret", "token")),
+        ("aws", aws_session("key", "", "token")),
+        ("aws", aws_session("key", "secret", "")),
+        ("azure", azure_sas("")),
+        ("gcp", gcp_bearer("")),
+        ("gcp", aws_session("key", "secret", "token")),
+        ("aws", gcp_bearer("token")),
     ],
 )
-def test_an_empty_or_foreign_secret_is_an_error_before_anything_is_sent(
-    kind: str, secret: AwsSession | AzureSas | GcpBearer
-) -> None:
+def test_an_empty_or_foreign_secret_is_an_error_before_anything_is_sent(kind: str, secret: Secret) -> None:
     with pytest.raises(CredentialError):
         Storage(parse_location(LOCATIONS[kind]), secret, StorageSettings())
 

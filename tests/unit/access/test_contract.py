@@ -12,22 +12,20 @@ import pytest
 
 from delta_sharing_spark.access.contract import (
     AsOf,
-    Decision,
     FileListing,
-    FilePruner,
     OpenTable,
-    ResolvedScan,
     StreamIdentity,
-    TableShape,
     TableState,
     VersionFiles,
     VersionListing,
-    check_readable,
 )
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.access.planned_files import FileList
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
+from delta_sharing_spark.access.table_shape import TableShape, check_readable
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
 from delta_sharing_spark.options import parse_options

@@ -29,7 +29,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.access.issuing import CountingIssuer
 from unit.access.object_server import ObjectServer, serving

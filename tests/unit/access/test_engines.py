@@ -12,14 +12,16 @@ import pytest
 from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError, OptionError
 from delta_sharing_spark.interop import create_secret, hadoop_conf, storage_options
-from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.secrets import aws_session, azure_sas, gcp_bearer, no_secret
 from unit.access.loopback import Answer, Request, answering
 from unit.access.object_server import ObjectServer, serving
 from unit.access.shared_tables import upload
 
-AWS, SAS, BEARER = AwsSession("AKID", "SECRETKEY", "SESSION"), AzureSas("sv=1&sig=SIG%3D"), GcpBearer("ya29.TOKEN")
+AWS, SAS, BEARER = aws_session("AKID", "SECRETKEY", "SESSION"), azure_sas("sv=1&sig=SIG%3D"), gcp_bearer("ya29.TOKEN")
 S3A = "s3a://bucket/t"
 ABFSS, WASBS = "abfss://cont@acct.dfs.core.windows.net/t", "wasbs://cont@acct.blob.core.windows.net/t"
 REGION = StorageSettings(region="eu-west-1")
@@ -102,7 +104,7 @@ CONNECTION = "BlobEndpoint=https://acct.blob.core.windows.net;SharedAccessSignat
             )
             for address in (ABFSS, WASBS)
         ],
-        ("file:///tmp/t", NoSecret(), REGION, "deltalake", {}),
+        ("file:///tmp/t", no_secret(), REGION, "deltalake", {}),
     ],
 )
 def test_the_exact_keys(
@@ -194,7 +196,7 @@ def test_hadoop_configuration_for_gcs_needs_a_provider() -> None:
 
 
 def test_hadoop_configuration_cannot_hold_two_credentials_of_one_kind() -> None:
-    other = AwsSession("AKID2", "SECRETKEY2", "SESSION2")
+    other = aws_session("AKID2", "SECRETKEY2", "SESSION2")
     with pytest.raises(CredentialError, match=r"fs\.s3a\.access\.key would need two values") as caught:
         hadoop_conf([_token("s3://bucket/t", AWS), _token("s3://other/aux", other)])
     assert "AKID" not in str(caught.value)
@@ -214,7 +216,7 @@ def test_options_show_their_keys_only() -> None:
 
 
 def test_duckdb_statement_is_quoted() -> None:
-    options = storage_options(_token(S3A, AwsSession("AK'ID", "S", "T")), REGION, engine="duckdb")
+    options = storage_options(_token(S3A, aws_session("AK'ID", "S", "T")), REGION, engine="duckdb")
     statement = create_secret(options, 'my"secret')
     assert statement.startswith("CREATE OR REPLACE SECRET \"my\"\"secret\" (TYPE 's3', KEY_ID 'AK''ID', ")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 
 ONELAKE = "onelake.dfs.fabric.microsoft.com"
 #: A workspace's own host, by its id and the id's first two digits (OneLake's private links).

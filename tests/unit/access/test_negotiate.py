@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from delta_sharing_spark.access import open as opening
-from delta_sharing_spark.access.contract import Decision
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import Decision
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -21,7 +21,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
     RequestRefusedError,
 )
-from delta_sharing_spark.sharing.wire_records import Metadata
+from delta_sharing_spark.schema.table_records import Metadata
 from unit.access.shared_tables import falling_back
 
 LOCATION = "s3://bucket/table"

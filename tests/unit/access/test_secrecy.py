@@ -8,9 +8,9 @@ import traceback
 
 import pytest
 
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from unit.access.issuing import secret_for
 from unit.access.object_server import ObjectServer, serving
 

@@ -23,8 +23,8 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.access.object_server import ObjectServer, serving

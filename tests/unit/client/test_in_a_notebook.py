@@ -87,7 +87,7 @@ def test_versions_have_their_times(options: dict[str, str], server: SharingServe
 
 def test_versions_are_asked_of_the_server_where_the_log_cannot_be_read(server: SharingServer) -> None:
     """Rows came by their URLs, and the versions were an error."""
-    TOKENS._kept.clear()
+    TOKENS.clear()
     refusal = server.faults.add("credentials", times=None, status=403)
     server.reset_metrics()
     try:

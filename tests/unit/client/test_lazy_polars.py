@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access import load
 from delta_sharing_spark.frames.lazy_polars import where_of
-from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_type
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
@@ -166,7 +166,7 @@ def test_a_lazy_query_and_a_count_are_in_the_zone_that_their_scan_was_resolved_i
         assert scan.to_arrow()["id"].to_pylist() == list(range(15, 24))
         for query in (lazy, lazy.select("id"), lazy.filter(pl.col("id") > 0)):
             assert query.collect()["id"].to_list() == list(range(15, 24))
-        assert [result.result() for result in begin([scan.count] * 2, 2)] == [9, 9]
+        assert in_parallel([scan.count] * 2) == [9, 9]
 
 
 def test_a_lazy_frame_of_chosen_columns_is_queried(tmp_path: Path) -> None:

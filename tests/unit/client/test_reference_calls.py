@@ -15,7 +15,8 @@ import pytest
 import delta_sharing_spark
 from delta_sharing_spark import Profile, Schema, Share, SharingClient, Table, functions
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.sharing.wire_records import Protocol, parse_metadata, parse_protocol
+from delta_sharing_spark.schema.table_records import Protocol
+from delta_sharing_spark.sharing.wire_records import parse_metadata, parse_protocol
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

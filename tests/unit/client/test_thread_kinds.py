@@ -1,7 +1,7 @@
 """What becomes of a read when the process ends: by the kind of its thread and the way that it reads, in real processes.
 
 All reads of a process wait for a silent storage when its main thread ends. Those that Python promises to finish then have their
-rows; others end without a word. The table is in docs/faults.md.
+rows; others end without a word. The table is in docs/faults-inside.md.
 """
 
 from __future__ import annotations

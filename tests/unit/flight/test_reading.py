@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pyarrow.flight as flight
 import pytest
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.flight import table as flight_table
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
 from delta_sharing_spark.access.flight.table import FlightAccess, _task
 from delta_sharing_spark.access.plan import spec_of, splits_of
@@ -34,6 +37,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
+from delta_sharing_spark.metrics import add_hook, remove_hook
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
@@ -269,6 +273,41 @@ def test_another_try_may_have_other_columns(behind: SharingClient) -> None:
         rows = pa.Table.from_batches(read_split(split))
     assert rows["note"].to_pylist() == ["x", "y", "z", None]
     assert rows["id"].to_pylist() == [0, 1, 0, 1]
+
+
+def test_a_stream_that_breaks_off_is_resumed_however_long_it_had_been_read(
+    behind: SharingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for retries is that of one batch, not of the endpoint; and they are told apart from the share's."""
+    batches, now, counted = [rows_with(pa.array([note])) for note in "xyz"], [0.0], Counter[tuple[str, ...]]()
+    settings = partial(flight_table._RetrySettings, clock=lambda: now[0])
+    monkeypatch.setattr(flight_table, "_RetrySettings", settings)
+
+    def breaking_off() -> Any:
+        yield from batches[:2]
+        raise flight.FlightUnavailableError("gone")
+
+    def count(name: str, value: int, attributes: Mapping[str, str]) -> None:
+        counted[(name, *attributes.values())] += value
+
+    streams = [
+        flight.GeneratorStream(batches[0].schema, breaking_off()),
+        flight.GeneratorStream(batches[0].schema, iter(batches)),
+    ]
+    add_hook(count)
+    try:
+        with _Sender(lambda: streams.pop(0)) as server:
+            split = behind.table("sh.sc.t").scan().plan().splits[0]
+            split = replace(split, access=FlightAccess(GatewayAddress(f"grpc+tcp://127.0.0.1:{server.port}")))
+            counted.clear()
+            notes: list[str] = []
+            for batch in read_split(split):
+                notes += batch.column("note").to_pylist()
+                now[0] += 1000.0
+    finally:
+        remove_hook(count)
+    assert notes == ["x", "y", "z"]
+    assert counted == {("deltasharing.retries", "sh.sc.t", "gateway"): 1}
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, renewing_here, why_not
 from delta_sharing_spark.storage.ranges import SeekableFile

@@ -26,16 +26,16 @@ import pytest
 from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.file_footer import FooterReader, _usual_chunk
 from delta_sharing_spark.native.files import _all_at_once
-from delta_sharing_spark.native.layout import lay_out, lay_out_together
 from delta_sharing_spark.native.plan import COUNTED, NativePlan, StepAsideError
 from delta_sharing_spark.native.rewriting import FetchedFile
-from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.process_end import OpenResources
-from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.parquet.file_footer import FooterReader
+from delta_sharing_spark.parquet.footer import Footer, read_footer
+from delta_sharing_spark.parquet.layout import lay_out, lay_out_together
+from delta_sharing_spark.parquet.schema_match import NotNativeError
+from delta_sharing_spark.parquet.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
@@ -281,46 +281,6 @@ def test_an_opening_ends_with_the_pool_that_fetches_for_it() -> None:
     with pytest.raises(CancelledError):
         opened.result(HANGS)
     opener.shutdown()
-
-
-def footers_of_many_writers() -> Iterator[bytes]:
-    """Files of Spark, and of pyarrow with all that it writes of a chunk or leaves out."""
-    spark = sorted((Path(__file__).parents[2] / "data" / "delta_spark").glob("*/**/*.parquet"))
-    yield from (path.read_bytes() for path in spark if "_delta_log" not in path.parts)
-    texts = ["", "a" * 63, "b" * 127, "c" * 128, "d" * 300, None]
-    rows = {f"text{n}": [text] * 7 for n, text in enumerate(texts)} | {"x": np.arange(7) / 3, "n" * 70: range(7)}
-    rows |= {
-        "s": [{"l": [n] * n, "deep": {"er": {"still": {"x": n}}}} for n in range(7)],
-        "flags": [True, None] * 3 + [False],
-    }
-    for options in (
-        {},
-        {"write_statistics": False, "use_dictionary": False},
-        {"compression": "none", "store_schema": False, "data_page_version": "2.0"},
-        {"write_page_index": True, "write_page_checksum": True, "row_group_size": 3, "version": "1.0"},
-        {"column_encoding": {"text0": "DELTA_BYTE_ARRAY", "x": "BYTE_STREAM_SPLIT"}, "use_dictionary": ["s.l"]},
-    ):
-        pq.write_table(pa.table(rows), out := pa.BufferOutputStream(), **options)
-        yield out.getvalue().to_pybytes()
-
-
-def test_a_chunk_of_the_usual_form_is_cut_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, matched, cut = _usual_chunk(), 0, 0
-    for content in footers_of_many_writers():
-        source = MemorySource("f", content)
-        footer = read_footer(source, "t")
-        schema = schema_from_arrow(footer.schema)
-        read = []
-        for pattern in (usual, re.compile(b"(?!)")):
-            monkeypatch.setattr("delta_sharing_spark.native.file_footer._usual_chunk", lambda pattern=pattern: pattern)
-            try:
-                read.append(FooterReader(schema, "none").read(footer, source.size, may_move=True).groups)
-            except NotNativeError as error:
-                read.append(str(error))
-        assert read[0] == read[1]
-        matched += len(usual.findall(footer.raw))
-        cut += footer.metadata.num_columns * footer.metadata.num_row_groups
-    assert matched > cut * 0.8
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

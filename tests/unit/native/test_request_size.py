@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,8 @@ import pytest
 
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan_reader import HeldChunks
+from delta_sharing_spark.parquet.layout import Chunk, Layout
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.storage.ranges import Range
 from support import HANGS
@@ -69,7 +69,7 @@ def test_requests_are_as_large_as_is_soon_answered(
                 assert len(buffer.read(chunk.range.start, chunk.range.length)) == chunk.range.length
             assert sum(storage.asked) == GROUP
             assert max(storage.asked) == (largest if group else 4 * MIB)
-            held.drop((0, group))
+            held.close()
     finally:
         budget.close()
 
@@ -104,8 +104,7 @@ def test_who_would_hold_too_much_waits_for_others() -> None:
         assert budget.wait_for_room(2 * MIB, monotonic() + HANGS)
         buffers.append(fetch(8))
         assert buffers[-1] is not None
-        for group in range(1, 9):
-            held.drop((0, group))
+        held.close()
         assert fetch(9) is None
         Thread(target=buffers.clear).start()
         assert budget.wait_for_room(2 * MIB, monotonic() + HANGS)
@@ -121,9 +120,40 @@ def test_of_a_row_group_too_large_to_be_fetched_at_once_the_first_part_is_fetche
     held, shown = HeldChunks(budget, pace.Pace()), ShownFile(storage, Layout(1 << 40, b"", ()))
     chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 10 * GROUP, GROUP)]
     try:
-        for count in (2, 2, 4, 6, 6, 6):
-            held.fetch_ahead((0, 0), shown, chunks[max(0, count - 2) :])
+        for first, count in ((0, 2), (0, 2), (2, 4), (4, 5), (4, 5), (5, 5)):
+            held.fetch_ahead((0, 0), shown, chunks[first:])
             assert [held.find((0, 0), chunk) is not None for chunk in chunks] == [n < count for n in range(10)]
     finally:
+        held.close()
+        budget.close()
+
+
+def test_the_rest_of_a_large_row_group_is_not_released_with_the_part_that_was_read() -> None:
+    """The first part is more than may be held once it was read, so it is released, by another thread, when the next one has begun."""
+    budget = Budget(Bounds(held=64 * MIB, kept=4 * MIB))
+    budget.fetchers = ThreadPoolExecutor(1)
+    storage = TimedStorage(0, 1e9)
+    held, shown = HeldChunks(budget, pace.Pace()), ShownFile(storage, Layout(1 << 40, b"", ()))
+    chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 16 * MIB, 4 * MIB)]
+    goes_on = Event()
+    try:
+        for part in (chunks[:2], chunks[2:]):
+            buffer = held.fetch((0, 0), shown, part)
+            goes_on.set()
+            assert buffer is not None
+            budget.fetchers.submit(lambda: None).result(HANGS)  # what was to be released has been
+            for chunk in part:
+                assert held.find((0, 0), chunk) is buffer
+                buffer.read(chunk.range.start, chunk.range.length)
+            goes_on.clear()
+            budget.fetchers.submit(goes_on.wait, HANGS)
+            for chunk in part:
+                held.was_read((0, 0), chunk.column)
+        goes_on.set()
+        budget.fetchers.submit(lambda: None).result(HANGS)
+        assert held.find((0, 0), chunks[0]) is None, "all of it was read"
+        assert sum(storage.asked) == 16 * MIB
+    finally:
+        goes_on.set()
         held.close()
         budget.close()

@@ -21,17 +21,18 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.interop import hadoop_conf, storage_options
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, R2Session, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
+from support.secrets import aws_session
 
 SCHEMA = pa.schema([("id", pa.int64())])
 CATALOG = "https://catalog.example/iceberg/"
 R2_ROOT = "r2://lake@0123abc.r2.cloudflarestorage.com/t"
-R2_KEYS = R2Session("AKIDVALUE", "SECRETVALUE", "SESSIONVALUE")
+R2_KEYS = aws_session("AKIDVALUE", "SECRETVALUE", "SESSIONVALUE", "r2")
 
 
 @pytest.fixture(scope="module")
@@ -163,13 +164,23 @@ def test_credentials_in_every_wrapping(table: str, wrapped: bool, located: bool,
 
 def test_a_server_that_tells_no_end_is_asked_again_in_a_quarter_of_an_hour() -> None:
     keys = {"accessKeyId": "A", "secretAccessKey": "S", "sessionToken": "T"}
-    token = issue(TemporaryCredentials(None, None, aws=keys), parse_location("s3://b/t"), origin="", now=1000.0)
+    token = issue(
+        TemporaryCredentials(None, None, {"awsTempCredentials": keys}),
+        parse_location("s3://b/t"),
+        origin="",
+        now=1000.0,
+    )
     assert (token.expires, token.location) == (1900.0, parse_location("s3://b/t"))
 
 
 def test_keys_without_a_session_token() -> None:
     keys = {"accessKeyId": "A", "secretAccessKey": "S"}
-    token = issue(TemporaryCredentials(None, None, aws=keys), parse_location("s3://b/t"), origin="", now=time.time())
+    token = issue(
+        TemporaryCredentials(None, None, {"awsTempCredentials": keys}),
+        parse_location("s3://b/t"),
+        origin="",
+        now=time.time(),
+    )
     settings = StorageSettings(region="eu-west-1")
     sent = Storage(token.location, token.secret, settings)._cloud.headers("GET", "https://b.s3.amazonaws.com/t")  # type: ignore[union-attr]
     assert "x-amz-security-token" not in sent
@@ -252,6 +263,6 @@ def test_hosts_that_are_not_r2s(location: str) -> None:
 
 def test_keys_of_one_cloud_do_not_fit_the_other() -> None:
     with pytest.raises(CredentialError, match="takes r2"):
-        StorageToken(parse_location(R2_ROOT), AwsSession("A", "S", "T"), 0.0, 4e9, "")
+        StorageToken(parse_location(R2_ROOT), aws_session("A", "S", "T"), 0.0, 4e9, "")
     with pytest.raises(CredentialError, match="of kind r2"):
         StorageToken(parse_location("gs://b/t"), R2_KEYS, 0.0, 4e9, "")

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
-from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import drawn, one_of, some_of
 from unit.predicates.row_oracle import answer, partition_text, statistics, to_json

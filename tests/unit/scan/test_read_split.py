@@ -456,12 +456,12 @@ def test_a_process_without_memory_does_not_call_its_files_damaged(where: str, mo
         raise pa.ArrowMemoryError("malloc of size 64 failed") if where != "fetching" else MemoryError
 
     place = {
-        "decoding": "row_group_reader._batches",
-        "footer": "footer._parsed",
-        "fetching": "split_reader.read_footer",
-        "thread": "split_reader.read_footer",
+        "decoding": "scan.row_group_reader._batches",
+        "footer": "parquet.footer._parsed",
+        "fetching": "scan.split_reader.read_footer",
+        "thread": "scan.split_reader.read_footer",
     }
-    monkeypatch.setattr(f"delta_sharing_spark.scan.{place[where]}", fail)
+    monkeypatch.setattr(f"delta_sharing_spark.{place[where]}", fail)
     with pytest.raises(FileError, match="the memory of this process does not suffice") as told:
         read_one(parquet(numbers(10)), NARROW)
     assert not isinstance(told.value, CorruptFileError)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
+from delta_sharing_spark.parquet.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaves_of
-from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.scan.transform import conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
@@ -283,7 +283,7 @@ def test_a_parquet_type_that_an_old_pyarrow_refuses_asks_for_a_newer_one(monkeyp
     def refusing(file: Any) -> None:  # as pyarrow 19 does a variant's annotation
         raise OSError("Metadata contains Thrift LogicalType that is not recognized")
 
-    monkeypatch.setattr("delta_sharing_spark.scan.footer._parsed", refusing)
+    monkeypatch.setattr("delta_sharing_spark.parquet.footer._parsed", refusing)
     with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t .* upgrade pyarrow$"):
         one(pa.array(["a"]), P("string"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delta_sharing_spark.access.contract import TableShape, check_same
+from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import SchemaError
 from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct, merge, requested, select
 

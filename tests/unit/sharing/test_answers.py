@@ -23,8 +23,9 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.schema.table_records import Format, Metadata, Protocol
 from delta_sharing_spark.sharing.response import Page, line_blocks, parse_page
-from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol
+from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord
 from unit.sharing.scripted_server import (
     DELTA_METADATA,
     DELTA_PROTOCOL,
@@ -92,7 +93,19 @@ def test_the_parquet_format() -> None:
     assert page.protocol == Protocol(1)
     assert page.response_format == "parquet"
     assert page.metadata == Metadata(
-        "T", SCHEMA_STRING, ("p",), "Parquet", "n", "d", {"k": "v"}, 2, 20, 7, "s3://b/t", ("s3://c",), ("url", "dir")
+        "T",
+        SCHEMA_STRING,
+        ("p",),
+        Format("Parquet"),
+        "n",
+        "d",
+        {"k": "v"},
+        2,
+        20,
+        7,
+        "s3://b/t",
+        ("s3://c",),
+        ("url", "dir"),
     )
     url = "https://store/a?sig=s3cret"
     assert records(page)[0] == FileRecord("add", "a", url, 10, {"p": "1", "q": None}, stats, 5, 3, 4)
@@ -269,11 +282,14 @@ def test_an_error_body_after_or_for_lines_is_no_end_of_the_rows(body: dict[str, 
         ([file_line("a", partitionValues={"p": "\ud800"})], "not Unicode"),
         ([file_line("a", partitionValues={"\ud800": "x"})], "not Unicode"),
         ([{"protocol": {"minReaderVersion": 1e999}}], "minReaderVersion is 'inf'"),
-        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": "deletionVectors"}}], "readerFeatures is not a list"),
-        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": [1]}}], "readerFeatures is not a list"),
-        ([{"metaData": {**METADATA["metaData"], "partitionColumns": "p"}}], "partitionColumns is not a list"),
+        (
+            [{"protocol": {"minReaderVersion": 3, "readerFeatures": "deletionVectors"}}],
+            "readerFeatures is 'deletionVectors', not a list",
+        ),
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": [1]}}], "readerFeatures.0. is '1', not text"),
+        ([{"metaData": {**METADATA["metaData"], "partitionColumns": "p"}}], "partitionColumns is 'p', not a list"),
         ([{"metaData": {**METADATA["metaData"], "configuration": []}}], "configuration is not an object"),
-        ([{"metaData": {**METADATA["metaData"], "format": {"provider": 1}}}], "provider that is not text"),
+        ([{"metaData": {**METADATA["metaData"], "format": {"provider": 1}}}], "format.provider is '1', not text"),
         ([wrapped({"add": {"path": "p", "size": 1, "dataChange": "false"}})], "dataChange is 'false'"),
         (
             [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"sizeInBytes": 1 << 40}}})],
@@ -283,11 +299,11 @@ def test_an_error_body_after_or_for_lines_is_no_end_of_the_rows(body: dict[str, 
         ([wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"offset": "x"}}})], "offset is 'x'"),
         (
             [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"cardinality": []}}})],
-            "cardinality: expected int",
+            "cardinality is not a whole number",
         ),
         (
             [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"pathOrInlineDv": 5}}})],
-            "pathOrInlineDv is '5': expected str",
+            "pathOrInlineDv is '5', not text",
         ),
         (
             [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"storageType": "x"}}})],
@@ -298,8 +314,8 @@ def test_an_error_body_after_or_for_lines_is_no_end_of_the_rows(body: dict[str, 
         ([file_line("a", size=1.5)], "size of a file is '1.5'"),
         ([file_line("a", partitionValues={"p": 1})], "partitionValues"),
         ([file_line("a", partitionValues=[1])], "partitionValues"),
-        ([wrapped(5)], "file.deltaSingleAction is '5': expected object"),  # type: ignore[arg-type]
-        ([wrapped({"add": "x"})], "file.deltaSingleAction.add is 'x': expected object"),
+        ([wrapped(5)], "file.deltaSingleAction is '5', not an object"),  # type: ignore[arg-type]
+        ([wrapped({"add": "x"})], "file.deltaSingleAction.add is 'x', not an object"),
         ([wrapped({"add": {"size": 1}})], "lacks its path or id"),
         ([wrapped({"add": {"path": "p", "size": 1, "deletionVector": {}}})], "storageType"),
         ([{"file": {"deltaSingleAction": {"add": {"path": "p", "size": 1}}}}], "lacks its path or id"),

@@ -6,10 +6,9 @@ import base64
 import json
 import logging
 import pickle
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.sharing.private_key import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
-from support import HANGS
 from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
@@ -66,6 +64,13 @@ def issue(server: ScriptedServer, life: Any = 3600) -> None:
 
     server.on("/oauth", token)
     server.on("/version", version)
+
+
+def revoke() -> None:
+    """The server takes the process's token no more, before its end."""
+    renewable = auth._tokens.items()[0][1]
+    assert renewable.value is not None
+    renewable.keep(replace(renewable.value, value="revoked"))
 
 
 def tokens_asked(server: ScriptedServer) -> int:
@@ -216,31 +221,13 @@ def test_a_token_is_renewed_once_after_a_401(server: ScriptedServer, rest_of: Re
     issue(server)
     rest = rest_of(server, **oauth_of(server))
     rest.table_version(NAME)
-    token = auth._tokens.items()[0][1]
-    token.value = "revoked"
+    revoke()
     assert rest.table_version(NAME) == 7
     assert tokens_asked(server) == 2
     server.on("/version", refusal(401))
     with pytest.raises(UnauthenticatedError):
         rest.table_version(NAME)
     assert tokens_asked(server) == 3
-
-
-def test_many_threads_renew_once(server: ScriptedServer, rest_of: Rest) -> None:
-    issue(server)
-    rest = rest_of(server, **oauth_of(server))
-    begin = threading.Barrier(8)
-
-    def ask(_: int) -> int:
-        begin.wait(HANGS)
-        return rest.table_version(NAME)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, range(8))) == [7] * 8
-        assert tokens_asked(server) == 1
-        auth._tokens.items()[0][1].value = "revoked"
-        assert list(pool.map(ask, range(8))) == [7] * 8
-    assert tokens_asked(server) == 2
 
 
 def test_an_outage_of_the_token_endpoint_is_sat_out_while_the_token_is_good(

@@ -17,9 +17,10 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.schema.features import reader_features_header
+from delta_sharing_spark.schema.table_records import Protocol
 from delta_sharing_spark.sharing.query import ChangesQuery, Query
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.wire_records import Protocol, Schema, Share, Table
+from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from unit.sharing.scripted_server import (
     DELTA_METADATA,
     DELTA_PROTOCOL,

@@ -17,10 +17,11 @@ from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkEr
 from delta_sharing_spark.network import http
 from delta_sharing_spark.network.http import NetworkSettings, data_session
 from delta_sharing_spark.network.proxies import proxies_for
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.certificates import certificate_of
+from support.secrets import aws_session
 from unit.sharing.scripted_server import NAME, OK, Clock, Rest, ScriptedServer
 
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -155,7 +156,7 @@ def test_a_proxy_that_is_none_is_the_variables_fault(
     monkeypatch.setitem(sys.modules, "socks", None)  # as where it is not installed
     monkeypatch.setenv(variable, address)
     reached = StorageSettings(endpoint=server.endpoint, sleep=clock.sleep, clock=clock)
-    storage = Storage(parse_location("s3://bucket/t"), AwsSession("id", "key", "token"), reached)
+    storage = Storage(parse_location("s3://bucket/t"), aws_session("id", "key", "token"), reached)
     ask: Callable[[], object] = partial(storage.get, parse_location("s3://bucket/t/f"))
     if reader == "rest":
         ask = partial(rest_of(server).table_version, NAME)

@@ -40,7 +40,8 @@ from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import check_range
 from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
@@ -149,9 +150,9 @@ class Lease:
         raise FileError(reason)
 
 
-def source(url: str, **policy: object) -> HttpSource:
-    settings = HttpPolicy(**{"local_server": True, "retry_seconds": 0.2, **policy})  # type: ignore[arg-type]
-    return HttpSource(data_session(settings), Lease(url), name="part-1", size=1000, policy=settings)
+def source(url: str, **policy: object) -> RangeReader:
+    settings = StorageSettings(**{"local_server": True, "retry_seconds": 0.2, **policy})  # type: ignore[arg-type]
+    return url_reader(Lease(url), settings, name="part-1", size=1000)
 
 
 BOMB = gzip.compress(b" " * (80 << 20), 1)
@@ -479,7 +480,7 @@ def test_what_cannot_be_held_is_not_allocated() -> None:
     for start, length in ((0, 1001), (0, 1 << 50), (-1, 2), (0, -1)):
         with pytest.raises(FileError, match="were asked for"):
             planned.read(start, length)
-    unplanned = HttpSource(data_session(HASTY), Lease("https://h/f"), name="vector", size=None)
+    unplanned = url_reader(Lease("https://h/f"), StorageSettings(), name="vector", size=None)
     with pytest.raises(FileError, match="unknown size"):
         check_range(unplanned, 0, 2 << 30)
 

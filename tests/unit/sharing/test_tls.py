@@ -11,10 +11,11 @@ import pytest
 
 from delta_sharing_spark.errors import NetworkError
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.certificates import certificate_of
+from support.secrets import aws_session
 from unit.sharing.scripted_server import NAME, Clock, Rest, ScriptedServer
 
 
@@ -50,7 +51,7 @@ def test_what_no_other_try_changes(
         endpoint = server.endpoint.replace("127.0.0.1", "localhost")
         storage = Storage(
             parse_location("s3://bucket/t"),
-            AwsSession("id", "s3cret", "token"),
+            aws_session("id", "s3cret", "token"),
             StorageSettings(endpoint=endpoint, ca_bundle=bundle, sleep=clock.sleep, clock=clock),
         )
         asked: list[Callable[[], object]] = [

@@ -45,7 +45,8 @@ from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
 from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
@@ -469,7 +470,7 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, 
             rest.table_version(NAME)
         assert (clock.slept == []) == (how == "answers"), "its refusal is final"
         assert "s3cret" not in str(refused.value)
-        source = HttpSource(data_session(settings), _Fixed(), name="f", size=1, policy=HttpPolicy(retry_seconds=0.5))
+        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5), name="f", size=1)
         with pytest.raises(
             NetworkError, match=rf"the proxy on the way to data\.invalid (did not|refused to) connect.*{reason}"
         ):

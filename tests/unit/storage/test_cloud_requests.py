@@ -22,16 +22,19 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.network.retry import RetryableError
-from delta_sharing_spark.storage import regions
 from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, is_sure, reason_of
-from delta_sharing_spark.storage.aws_signature import sign
-from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnswer
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds import s3
+from delta_sharing_spark.storage.clouds.azure import Azure
+from delta_sharing_spark.storage.clouds.contract import UnreadableAnswer
+from delta_sharing_spark.storage.clouds.gcs import Google
+from delta_sharing_spark.storage.clouds.registry import parse_location
+from delta_sharing_spark.storage.clouds.s3 import S3, sign
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
+from support.secrets import aws_session, azure_sas, gcp_bearer
 
-SESSION = AwsSession("AKIDEXAMPLE", "secret/key+", "session/token==")
+SESSION = aws_session("AKIDEXAMPLE", "secret/key+", "session/token==")
 NOW = 1_795_251_600.0
 _names = st.text("abAB09-_.~/ %+&=?#:;'*()é日", min_size=1, max_size=12).filter(lambda t: "/." not in f"/{t}")
 
@@ -56,14 +59,12 @@ def test_signatures_are_botocores(key: str, endpoint: str, prefix: str) -> None:
         f"{endpoint}/bucket/{quote(key, safe='/-_.~')}",
     ]
     for url in urls:
-        ours = sign("GET", url, SESSION, "eu-west-1", NOW)
+        ours = sign("GET", url, SESSION.parts, "eu-west-1", NOW)
         request = AWSRequest("GET", url, headers={"x-amz-content-sha256": ours["x-amz-content-sha256"]})
         request.context["timestamp"] = ours["x-amz-date"]
         request.headers["X-Amz-Date"] = ours["x-amz-date"]
-        request.headers["X-Amz-Security-Token"] = SESSION.session_token
-        theirs = auth.S3SigV4Auth(
-            Credentials(SESSION.access_key_id, SESSION.secret_access_key, SESSION.session_token), "s3", "eu-west-1"
-        )
+        request.headers["X-Amz-Security-Token"] = SESSION.parts["sessionToken"]
+        theirs = auth.S3SigV4Auth(Credentials(*SESSION.parts.values()), "s3", "eu-west-1")
         text = theirs.string_to_sign(request, theirs.canonical_request(request))
         signature = theirs.signature(text, request)
         assert ours["Authorization"].rpartition("Signature=")[2] == signature
@@ -118,7 +119,7 @@ def test_what_is_sent_is_what_was_signed() -> None:
     assert len(seen) == 3 * len(names)
     for method, path, headers in seen:
         moment = datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%S%z").timestamp()
-        signed = sign(method, f"http://{headers['host']}{path}", SESSION, "us-east-1", moment)
+        signed = sign(method, f"http://{headers['host']}{path}", SESSION.parts, "us-east-1", moment)
         assert headers["authorization"] == signed["Authorization"], path
         assert headers["host"] == f"127.0.0.1:{server.server_port}"
     assert {unquote(path) for method, path, _ in seen if method == "HEAD"} == {f"/bucket/t/{name}" for name in names}
@@ -153,13 +154,13 @@ def test_where_buckets_are(bucket: str, region: str | None, url: str) -> None:
 )
 def test_where_accounts_are(location: str, host: str) -> None:
     """wasb is asked by TLS as well: a SAS is never sent in the clear."""
-    azure = Azure(AzureSas("sv=1&sig=x"), StorageSettings())
+    azure = Azure(azure_sas("sv=1&sig=x"), StorageSettings())
     assert azure.object_url(parse_location(location)) == f"https://{host}/c/t?sv=1&sig=x"
 
 
 def test_a_workspace_of_onelake_may_have_any_name() -> None:
     location = parse_location("abfss://My_Space & more@onelake.dfs.fabric.microsoft.com/L.Lakehouse/Tables/t")
-    url = Azure(AzureSas("sv=1&sig=x"), StorageSettings()).object_url(location)
+    url = Azure(azure_sas("sv=1&sig=x"), StorageSettings()).object_url(location)
     assert url == "https://onelake.blob.fabric.microsoft.com/My_Space%20%26%20more/L.Lakehouse/Tables/t?sv=1&sig=x"
 
 
@@ -174,9 +175,9 @@ def test_a_workspace_of_onelake_may_have_any_name() -> None:
 )
 def test_a_sas_is_taken_out_of_what_surrounds_it(text: str, sas: str) -> None:
     """A ``+`` in a query is a blank to Azure, and no signature in base64 has one."""
-    made = AzureSas.of_token(text)
-    made.check()
-    assert made.sas == sas
+    parts = Azure.parts_of({"sasToken": text})
+    Azure.check(parts, "azureUserDelegationSas")
+    assert parts == {"sasToken": sas}
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/t", "gs://bucket/t", "abfss://c@acct.dfs.core.windows.net/t"])
@@ -186,7 +187,7 @@ def test_a_location_that_leads_to_this_machine_is_not_asked(location: str, monke
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = server.getsockname()
         monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *a, **k: lookup(*there, *a, **k))
-        secret = {"s3": SESSION, "gs": GcpBearer("t"), "abfss": AzureSas("sv=1&sig=x")}[location.partition(":")[0]]
+        secret = {"s3": SESSION, "gs": gcp_bearer("t"), "abfss": azure_sas("sv=1&sig=x")}[location.partition(":")[0]]
         storage = Storage(parse_location(location), secret, StorageSettings())
         for ask in (lambda: storage.get(storage.location), lambda: storage.get(storage.location, 0, 1)):
             with pytest.raises(FileError, match=r"leads to 127\.0\.0\.1, .*; name it in the option storageEndpoint if"):
@@ -223,7 +224,7 @@ def test_a_blob_whose_name_is_encoded_and_a_directory() -> None:
       <Blob><Name>t/d</Name><Properties><Last-Modified>Tue, 24 Nov 2026 00:00:00 GMT</Last-Modified>
         <Content-Length>0</Content-Length><ResourceType>directory</ResourceType></Properties></Blob>
       </Blobs><NextMarker>m</NextMarker></EnumerationResults>"""
-    entries, token = Azure(AzureSas("sv=1&sig=x"), StorageSettings()).page(body)
+    entries, token = Azure(azure_sas("sv=1&sig=x"), StorageSettings()).page(body)
     assert [(entry.name, entry.size) for entry in entries] == [("t/\ufffe", 7), ("t/d/", 0)]
     assert token == "m"
 
@@ -254,8 +255,8 @@ def test_pages_that_are_none(cloud: str, body: bytes) -> None:
     """Never fewer objects: an error."""
     made: Any = {
         "s3": S3(SESSION, StorageSettings()),
-        "gs": Google(GcpBearer("t"), StorageSettings()),
-        "abfss": Azure(AzureSas("sv=1&sig=x"), StorageSettings()),
+        "gs": Google(gcp_bearer("t"), StorageSettings()),
+        "abfss": Azure(azure_sas("sv=1&sig=x"), StorageSettings()),
     }[cloud]
     with pytest.raises(UnreadableAnswer):
         made.page(body)
@@ -263,7 +264,7 @@ def test_pages_that_are_none(cloud: str, body: bytes) -> None:
 
 def test_a_listing_goes_on_over_pages_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     root = parse_location("gs://bucket/t")
-    storage = Storage(root, GcpBearer("t"), StorageSettings())
+    storage = Storage(root, gcp_bearer("t"), StorageSettings())
     pages: list[tuple[list[Any], str | None]] = []
     monkeypatch.setattr(storage, "_request", lambda *_, **__: pages.pop(0))
     from delta_sharing_spark.storage.locations import StoredObject
@@ -392,8 +393,8 @@ def test_a_region_that_could_not_be_asked_for_is_asked_for_again(monkeypatch: py
                 raise answer
             return answer
 
-    monkeypatch.setattr(regions, "data_session", lambda _: Session())
-    told = [regions.find_region("bucket-of-the-test", StorageSettings()) for _ in range(3)]
+    monkeypatch.setattr(s3, "data_session", lambda _: Session())
+    told = [s3.find_region("bucket-of-the-test", StorageSettings()) for _ in range(3)]
     assert told == ["us-east-1", "eu-west-1", "eu-west-1"]
 
 

@@ -15,13 +15,14 @@ import pytest
 
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.range_reader import FileVersion, StorageSettings, Transfer
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
-from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 from support import HANGS
 from support.buckets import BucketServer
+from support.secrets import aws_session, azure_sas, gcp_bearer, no_secret
 
 DATA = os.urandom(300_000)
 
@@ -40,11 +41,11 @@ def opened(server: BucketServer, directory: Path, scheme: str, **settings: Any) 
     secret: Secret
     if scheme == "s3":
         keys = vended["awsTempCredentials"]
-        secret = AwsSession(keys["accessKeyId"], keys["secretAccessKey"], keys["sessionToken"])
+        secret = aws_session(keys["accessKeyId"], keys["secretAccessKey"], keys["sessionToken"])
     elif scheme == "gs":
-        secret = GcpBearer(vended["gcpOauthToken"]["oauthToken"])
+        secret = gcp_bearer(vended["gcpOauthToken"]["oauthToken"])
     else:
-        secret = AzureSas(vended["azureUserDelegationSas"]["sasToken"])
+        secret = azure_sas(vended["azureUserDelegationSas"]["sasToken"])
     location = parse_location(str(table.location))
     return Storage(location, secret, StorageSettings(endpoint=server.storage_endpoint, retry_seconds=60, **settings))
 
@@ -116,7 +117,7 @@ def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str)
 
 
 def test_what_this_machine_says(tmp_path: Path) -> None:
-    storage = Storage(parse_location(f"file://{tmp_path}"), NoSecret(), StorageSettings())
+    storage = Storage(parse_location(f"file://{tmp_path}"), no_secret(), StorageSettings())
     with pytest.raises(FileError, match=r"Is a directory \(IsADirectoryError\)"):
         storage.get(parse_location(f"file://{tmp_path}"), 0, 10)
 

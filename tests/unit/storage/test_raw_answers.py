@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
-from delta_sharing_spark.network.http import data_session
-from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
-from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, StorageSettings
+from delta_sharing_spark.storage.presigned import url_reader
+from delta_sharing_spark.storage.range_reader import StorageSettings
+from support.secrets import aws_session
 
 DATA = b"".join(b'{"add":{"path":"%06d"}}\n' % number for number in range(1000))
 #: Sends the answer to a method that asks for the bytes from a place to another; the connection is closed after it.
@@ -64,14 +64,14 @@ def pause(_: float) -> None:
 
 
 def by_url(url: str, start: int = 0, length: int = len(DATA), **settings: Any) -> bytes:
-    policy = HttpPolicy(local_server=True, sleep=pause, **{"retry_seconds": 2.0, **settings})
+    policy = StorageSettings(local_server=True, sleep=pause, **{"retry_seconds": 2.0, **settings})
     lease = _Lease(f"{url}/f?sig=SECRET")
-    return bytes(HttpSource(data_session(policy), lease, name="f", size=len(DATA), policy=policy).read(start, length))
+    return bytes(url_reader(lease, policy, name="f", size=len(DATA)).read(start, length))
 
 
 def storage_at(url: str, **settings: Any) -> Storage:
     reached = StorageSettings(endpoint=url, sleep=pause, **{"retry_seconds": 2.0, **settings})
-    return Storage(parse_location("s3://bucket/t"), AwsSession("id", "SECRET", "token"), reached)
+    return Storage(parse_location("s3://bucket/t"), aws_session("id", "SECRET", "token"), reached)
 
 
 def by_directory(url: str, **settings: Any) -> bytes:
@@ -137,7 +137,7 @@ def test_a_listing_that_was_cut_off_is_asked_for_again() -> None:
 
     with serving(answer) as url:
         reached = StorageSettings(endpoint=url, sleep=pause)
-        storage = Storage(parse_location("s3://bucket/t"), AwsSession("id", "SECRET", "token"), reached)
+        storage = Storage(parse_location("s3://bucket/t"), aws_session("id", "SECRET", "token"), reached)
         assert [entry.name for entry in storage.list_from(storage.location, "")] == ["a"]
     assert len(asked) == 2
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.contract import OpenTable, StreamIdentity, TableShape, VersionFiles, VersionListing
+from delta_sharing_spark.access.contract import OpenTable, StreamIdentity, VersionFiles, VersionListing
 from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPlanner
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy
+from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import StreamError, VersionError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileTask

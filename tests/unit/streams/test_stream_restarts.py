@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.errors import DeltaSharingError, FileGoneError, OptionError, StreamError, VersionError
 from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.spark import streaming
@@ -161,7 +160,6 @@ def test_executors_that_cannot_renew_are_given_what_is_valid_now(
     options = {**share(table), **start, "accessMode": mode, "maxFilesPerTrigger": "1", "carryProfile": "false"}
     real, passed = time.time, 0.0
     monkeypatch.setattr(time, "time", lambda: real() + passed)
-    monkeypatch.setattr(TOKENS, "_clock", time.time)
     checkpoint = Checkpoint()
     run = Run(checkpoint, options)
     while run.step():

@@ -1,0 +1,85 @@
+"""Holds a load as it is negotiated and resolved: plain data, which pickles to the planning worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from delta_sharing_spark.access.table_shape import TableShape
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.predicates.tree import Expression, conjunction
+from delta_sharing_spark.schema.types import (
+    Struct,
+)
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+
+Mode = Literal["url", "dir", "flight", "iceberg"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The mode of one load.
+
+    Attributes:
+        mode: ``"url"``, ``"dir"``, ``"flight"`` or ``"iceberg"``.
+        reason: Why, for the log.
+        fallback: The other mode, where it may be tried if this one turns out not to work; else None.
+    """
+
+    mode: Mode
+    reason: str
+    fallback: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NegotiatedTable:
+    """A table that the sharing server has described, and the access mode that was chosen.
+
+    Attributes:
+        options: What the user asked for.
+        profile, settings, table: The sharing server and recipient, how requests are sent, the table's name.
+        head: What the sharing server states about the table.
+        decision: The access mode, why, and what to fall back to.
+    """
+
+    options: ReadOptions = field(repr=False)
+    profile: Profile = field(repr=False)
+    settings: NetworkSettings = field(repr=False)
+    table: TableName
+    head: TableSnapshotHead = field(repr=False)
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedScan(NegotiatedTable):
+    """A load whose table, version, columns and conditions are known.
+
+    Attributes:
+        shape: The table's shape at the version loaded; of a change feed at the end of its range.
+        version: The version loaded, the newest at that time for a change feed; None where the server does not tell.
+        columns: The table's columns and, for a change feed, the change columns.
+        output: The columns that the load has.
+        predicate: The parsed ``where``.
+        pushed: Filters of the one query that the load serves (``pushdown=query``); prunes, filters no row.
+        is_pinned: Whether the server is asked for ``version``, that all listings of the load be of one version.
+        rows_needed: So many of its rows are enough, whichever they are: listing may end with the files that hold them.
+    """
+
+    shape: TableShape = field(repr=False)
+    version: int | None
+    columns: Struct = field(repr=False)
+    output: Struct
+    predicate: Expression | None = None
+    pushed: Expression | None = None
+    is_pinned: bool = False
+    rows_needed: int | None = None
+
+    @property
+    def prune(self) -> Expression | None:
+        """The conditions that files and row groups may be skipped by; None if there are none."""
+        # A limit counts rows before Spark's filters do: pruning by them would give other rows.
+        parts = [p for p in (self.predicate, self.pushed if self.options.limit is None else None) if p is not None]
+        return conjunction(parts) if parts else None

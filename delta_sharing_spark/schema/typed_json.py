@@ -1,0 +1,98 @@
+"""Reads JSON by msgspec: any text, and objects as typed records, with errors in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+_T = TypeVar("_T")
+_decode = msgspec.json.Decoder().decode
+#: What msgspec calls the forms of JSON, in words.
+_FORMS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_MISSING = "Object missing required field "
+#: The steps of a place, as msgspec writes it.
+_STEPS = re.compile(r"\.\w+|\[(?:\d+|\.\.\.)\]")
+#: Characters of a value that an error shows.
+_LONGEST_VALUE = 40
+
+
+def decode_json(text: str | bytes, decode: Callable[[Any], Any] = _decode) -> Any:
+    """The value that a JSON text holds.
+
+    Args:
+        decode: A decoder of msgspec. What it refuses and Python's own reader takes is read by the latter: NaN, halves of
+            surrogate pairs, values of other types.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON.
+    """
+    try:
+        return decode(text)
+    except (ValueError, RecursionError):
+        return json.loads(text)
+
+
+def statistics_object(text: str, decode: Callable[[Any], Any]) -> Mapping[str, Any] | None:
+    """The object in the JSON of a file's statistics; None where it holds none, for statistics may be missing as well."""
+    try:
+        tree = decode_json(text, decode)
+    except (ValueError, RecursionError):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def record_of(kind: type[_T], tree: Any, name: str) -> _T:
+    """A decoded value as a typed record.
+
+    Args:
+        name: What the value is called where it stands.
+
+    Raises:
+        ValueError: A field is missing or of another type; the message names it.
+    """
+    try:
+        return msgspec.convert(tree, kind)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise ValueError(_in_words(str(error).replace("`", ""), tree, name)) from None
+
+
+def _in_words(message: str, tree: Any, name: str) -> str:
+    """What msgspec says of a value, in words and with the place of the fault."""
+    what, _, place = message.partition(" - at ")
+    of_key, _, path = place.rpartition("$")
+    field, value = _value_at(tree, path)
+    field = f"{'a key in ' if of_key else ''}{name}{field}"
+    if what.startswith("Expected "):
+        form = what.removeprefix("Expected ").split(",")[0].split(" | ")[0]
+        return f"{field} is {value}not {_FORMS.get(form, form)}"
+    if what.startswith(_MISSING):
+        return f"{field} has no {what.removeprefix(_MISSING)}"
+    return f"{field}: {what[:1].lower()}{what[1:]}"
+
+
+def _value_at(tree: Any, path: str) -> tuple[str, str]:
+    """The name of a place, and the number or short text there, with a comma: nothing for what may be long or hold a secret."""
+    field = ""
+    for step in _STEPS.findall(path):
+        fields = dict(enumerate(tree)) if isinstance(tree, list) else tree if isinstance(tree, dict) else {}
+        if step == "[...]":  # msgspec does not say which: the first value that is no text
+            key: Any = next((key for key, value in fields.items() if not isinstance(value, str | None)), None)
+            field += f"[{key!r}]"
+        else:
+            key = int(step[1:-1]) if step[0] == "[" else step[1:]
+            field += step
+        tree = fields.get(key)
+    text = repr(str(tree))
+    is_shown = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
+    return field, f"{text}, " if is_shown else ""

@@ -22,6 +22,8 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+#: Spark gives each Python worker of a stream ten seconds to start, which a busy machine may not have.
+TRIES = 5
 #: The master of each session that is no Connect one.
 MASTERS = {"classic": "local[2]", "cluster": "local-cluster[2,1,1024]"}
 
@@ -93,10 +95,18 @@ def count(way: str, name: str, read: Any, work: str) -> int:
     """The rows of a DataFrame, which are shuffled, sorted and spilled on their way."""
     if way != "stream":
         return int(read.repartition(2).sort("text").toArrow().num_rows)
-    writer = read.writeStream.format("memory").queryName(name).option("checkpointLocation", f"{work}/checkpoint-{name}")
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return int(read.sparkSession.table(name).count())
+    for number in range(TRIES):
+        rows = f"{name}_{number}"
+        writer = (
+            read.writeStream.format("memory").queryName(rows).option("checkpointLocation", f"{work}/checkpoint-{rows}")
+        )
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+            break
+        except Exception as error:
+            if "failed to connect back" not in str(error) or number + 1 == TRIES:
+                raise
+    return int(read.sparkSession.table(rows).count())
 
 
 def read_all(spark: SparkSession, work: str, loads: list[dict[str, Any]]) -> None:

@@ -5,7 +5,7 @@
     python benchmarks/queries.py --scale 1 --queries 1 6 14 19 --contenders file native
 
 ``file`` is Spark over the same local Parquet files, as views that stand from the start; ``native`` and ``python`` are
-``client.sql`` on the native lane and on the Python source, narrowed; ``whole`` is the Python source with whole tables. Loads
+``client.sql`` on the native lane and on the Python source, which narrows on Connect; ``whole`` is the Python source with whole tables. Loads
 are within the clock for those three. Each contender runs each query in turn, and the turn rotates. Times are medians.
 Answers are compared exactly. Bytes are what the sharing server's data URLs sent: the server is in this process.
 """

@@ -68,6 +68,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "register":
+        from delta_sharing_spark.frames.row_source import library
+
+        library("pyspark", "register()")
     return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'functions')}"), name)
 
 

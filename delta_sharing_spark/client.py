@@ -235,9 +235,9 @@ class SharingClient(Recipient):
     ) -> DataFrame:
         """Run any Spark query over shared tables by their three-part names, beside the session's own tables.
 
-        Spark's own reader reads where it fits all tables of the query (the native lane), and prunes by itself. Elsewhere
-        each table is loaded with just the columns and rows that Spark's own plan needs of it. Spark runs the query
-        itself. ``client.explain_sql(query)`` tells which. ``VERSION AS OF`` and ``TIMESTAMP AS OF`` with a literal read a
+        Spark's own reader reads where it fits all tables of the query (the native lane), and asks for what each scan needs.
+        Elsewhere the Python source reads what the client's options say, and on Connect what Spark's plan needs of each table.
+        ``client.explain_sql(query)`` tells which. ``VERSION AS OF`` and ``TIMESTAMP AS OF`` with a literal read a
         table as of then.
 
         Args:
@@ -259,13 +259,13 @@ class SharingClient(Recipient):
     def query(
         self, spark: SparkSession, build: Callable[[Callable[[str], DataFrame]], DataFrame], engine: str | None = None
     ) -> DataFrame:
-        """A DataFrame over shared tables, each loaded with just the columns and rows that it needs.
+        """A DataFrame over shared tables, read as ``sql`` reads them.
 
         Args:
             spark: A classic or Connect session.
             build: Is called with a function that takes ``share.schema.table`` and gives the table's DataFrame; returns
-                the DataFrame wanted. It is called several times, first over tables that cannot be executed: where it
-                executes something, or builds another DataFrame at each call, its tables are loaded whole.
+                the DataFrame wanted. On Connect it may be called several times, first over tables that cannot be executed.
+                Where it executes something, or builds another DataFrame at each call, its tables are then loaded whole.
             engine: As in ``sql``.
 
         Raises:
@@ -287,7 +287,10 @@ class SharingClient(Recipient):
         args: Mapping[str, Any] | Sequence[Any] | None = None,
         engine: str | None = None,
     ) -> str:
-        """Tell which lane a query takes, what its plan needs of each shared table, and what is left to Spark, and why.
+        """Tell which lane a query takes, and what it asks of each shared table; nothing is run, and no file is listed.
+
+        By the native lane these are the columns, the condition and the rows that each scan of Spark's plan asks for, and the filters
+        that leave out no file. By the Python source it is what each table is loaded with.
 
         Args:
             query: As in ``sql``, or a function as in ``query``.

@@ -72,12 +72,12 @@ class Listing(list[_T], Generic[_T]):
     def __repr__(self) -> str:
         return self.text(_SHOWN)
 
-    def text(self, shown: int | None = None) -> str:
-        """The items as an aligned table, at most ``shown`` of them, with the number of the others."""
+    def text(self, most: int | None = None) -> str:
+        """The items as an aligned table, at most ``most`` of them, with the number of the others."""
         if not self:
             return "(none)"
-        table = text_table(*_cells(self[:shown], self._hidden))
-        return table if shown is None or len(self) <= shown else f"{table}\n{self._rest(shown)}"
+        table = text_table(*_cells(self[:most], self._hidden))
+        return table if most is None or len(self) <= most else f"{table}\n{self._rest(most)}"
 
     def _repr_html_(self) -> str:
         if not self:
@@ -85,8 +85,8 @@ class Listing(list[_T], Generic[_T]):
         cells = _cells(self[:_SHOWN], self._hidden)
         return html_table(*cells, note=self._rest(_SHOWN) if len(self) > _SHOWN else "")
 
-    def _rest(self, shown: int) -> str:
-        return f"... and {len(self) - shown} more"
+    def _rest(self, count: int) -> str:
+        return f"... and {len(self) - count} more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +243,10 @@ class Progress:
 
 @contextmanager
 def counting(
-    caption: str, unit: str, total: int | None = None, *, shown: bool = True
+    caption: str, unit: str, total: int | None = None, *, is_visible: bool = True
 ) -> Iterator[Callable[[int], None] | None]:
     """A count of files or bytes, shown as ``Progress`` is; yields what adds to it, None where nobody watches."""
-    bar = _bar(caption, unit, total) if shown else None
+    bar = _bar(caption, unit, total) if is_visible else None
     with nullcontext() if bar is None else bar:
         yield None if bar is None else bar.update
 

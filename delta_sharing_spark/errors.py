@@ -291,14 +291,14 @@ def shown(text: str) -> str:
     text = _LONG_WORD.sub(_cut_word, printable(redact(text)))
     if len(text) <= LONGEST_MESSAGE:
         return text
-    left_out = len(text) - LONGEST_MESSAGE + _NOTE
-    return f"{text[: LONGEST_MESSAGE - _TAIL - _NOTE]} [{left_out} characters left out] {text[-_TAIL:]}"
+    omitted = len(text) - LONGEST_MESSAGE + _NOTE
+    return f"{text[: LONGEST_MESSAGE - _TAIL - _NOTE]} [{omitted} characters left out] {text[-_TAIL:]}"
 
 
 def _cut_word(match: re.Match[str]) -> str:
     word = match[0]
-    kept = LONGEST_WORD // 3
-    return f"{word[:kept]}[{len(word) - 2 * kept} characters left out]{word[-kept:]}"
+    part = LONGEST_WORD // 3
+    return f"{word[:part]}[{len(word) - 2 * part} characters left out]{word[-part:]}"
 
 
 # Our errors leave a public function without the frames of this package, which bury the line that says what to do.

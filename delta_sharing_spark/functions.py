@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, short_traceback
+from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.profile import Profile, profile_of
@@ -155,7 +156,7 @@ def load_as_spark(
     return (
         _table(url, options, delta_sharing_profile)
         .scan(columns, where, None, version, timestamp)
-        .to_spark(_session(spark), engine)
+        .to_spark(_session(spark, "load_as_spark"), engine)
     )
 
 
@@ -189,7 +190,7 @@ def load_table_changes_as_spark(
     changes = _table(url, None, delta_sharing_profile).changes(
         starting_version, ending_version, starting_timestamp, ending_timestamp
     )
-    return changes.to_spark(_session(spark))
+    return changes.to_spark(_session(spark, "load_table_changes_as_spark"))
 
 
 def _table(url: str, options: LoadOptions | None = None, profile: object = None) -> SharedTable:
@@ -198,8 +199,8 @@ def _table(url: str, options: LoadOptions | None = None, profile: object = None)
         raise ConfigError(
             f"a profile is given twice, in {url!r} and as delta_sharing_profile; write {str(address.table)!r} beside the latter"
         )
-    given = address.profile if profile is None else profile_of(profile)
-    return SharingClient(given, **(options or {})).table(str(address.table))
+    source = address.profile if profile is None else profile_of(profile)
+    return SharingClient(source, **(options or {})).table(str(address.table))
 
 
 def _snapshot(
@@ -216,7 +217,8 @@ def _snapshot(
     return scan if hints is None else Scan(table, scan.options, hints)
 
 
-def _session(spark: SparkSession | None) -> SparkSession:
+def _session(spark: SparkSession | None, method: str) -> SparkSession:
+    library("pyspark", f"{method}()")
     from delta_sharing_spark.spark.register import active_session
 
     return spark or active_session()

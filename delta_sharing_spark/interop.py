@@ -62,7 +62,7 @@ def storage_options(
     values: dict[str, Any] = {}
     if not token.location.is_local:
         values = _cloud(token, settings).engine_options(engine, token.location)
-    return EngineOptions(values, location=_written(token, "s3"), expires=token.expires)
+    return EngineOptions(values, location=_uri(token, "s3"), expires=token.expires)
 
 
 def create_secret(options: EngineOptions, name: str = "delta_sharing") -> str:
@@ -98,7 +98,7 @@ def hadoop_conf(
                     f"{key} would need two values, because the table's locations ({location}, {token.location}) have "
                     f"credentials of their own; read it with accessMode=dir or url of this package"
                 )
-        location = location or _written(token, "s3a")
+        location = location or _uri(token, "s3a")
         expires = min(expires, token.expires)
     return EngineOptions(conf, location=location, expires=expires)
 
@@ -107,7 +107,7 @@ def _cloud(token: StorageToken, settings: StorageSettings | None) -> Cloud:
     return cloud_for(token.secret, token.location, settings or StorageSettings())
 
 
-def _written(token: StorageToken, scheme: str) -> str:
+def _uri(token: StorageToken, scheme: str) -> str:
     """A location with the schemes that other engines use; ``scheme`` is theirs for S3."""
     location = token.location
-    return str(location) if location.is_local else cloud_of(token.kind).written(location, scheme)
+    return str(location) if location.is_local else cloud_of(token.kind).engine_uri(location, scheme)

@@ -210,7 +210,7 @@ class SharedTable(RecipientTable, RowSource):
         """The newest version, or the earliest at or after a moment."""
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
-        zone = {} if (known := active_zone()) is None else {"timeZone": known}
+        zone = {} if (session_zone := active_zone()) is None else {"timeZone": session_zone}
         with naming({"startingTimestamp": "starting_timestamp"}):
             return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
 
@@ -235,14 +235,14 @@ class SharedTable(RecipientTable, RowSource):
         """
         most = _counted("most", most)
         opener, scan = self.scan().opened()
-        known = opener.negotiated
+        negotiated = opener.negotiated
         if (
             scan.options.access_mode == "auto"
-            and known.decision.mode == "url"
-            and "dir" in known.head.metadata.access_modes
+            and negotiated.decision.mode == "url"
+            and "dir" in negotiated.head.metadata.access_modes
         ):
             by_log = Decision("dir", "the log tells the times of all versions", fallback="url")
-            opener = TableOpener(replace(known, decision=by_log))
+            opener = TableOpener(replace(negotiated, decision=by_log))
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
             TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))

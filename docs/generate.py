@@ -12,11 +12,14 @@ from typing import Any
 from delta_sharing_spark import errors
 from delta_sharing_spark.options import OPTIONS, Option, values
 from delta_sharing_spark.schema.features import REFUSED, SUPPORTED
+from delta_sharing_spark.spark.patches import PATCHES
 
 HERE = Path(__file__).parent
 _TEXTS = runpy.run_path(str(HERE / "option_texts.py"))["SECTIONS"]
 #: A mark of the page of figures, and the block that follows it.
 _FIGURES = re.compile(r"(?s)(<!-- figures: (\w+) -->\n)(?:```text\n.*?```\n)?")
+#: A mark of the page of versions, and the table that follows it.
+_PATCHES = re.compile(r"(<!-- patches -->\n\n)(?:\|.*\n)*")
 _TREE = re.compile(r"(?s)(?<=```text\n).*?(?=```\n)")
 
 
@@ -47,6 +50,15 @@ def benchmarks_page(name: str) -> str:
         return mark[1] + (f"```text\n{file.read_text(encoding='utf-8')}```\n" if file.exists() else "")
 
     return _FIGURES.sub(kept, (HERE / name).read_text(encoding="utf-8"))
+
+
+def stability_page() -> str:
+    """The page of versions as it stands, with what is done to PySpark."""
+    lines = ["| What | Without it | How it ends | PySpark |", "|---|---|---|---|"]
+    for patch in PATCHES:
+        lines.append(f"| `{patch.owner}`, `{patch.name}` | {patch.why} | {patch.end} | {patch.since} and later |")
+    page = (HERE / "stability.md").read_text(encoding="utf-8")
+    return _PATCHES.sub(lambda mark: mark[1] + "\n".join(lines) + "\n", page)
 
 
 _OPTIONS = """# Options
@@ -281,6 +293,7 @@ PAGES = {
     "options.md": options_page,
     "features.md": features_page,
     "errors.md": errors_page,
+    "stability.md": stability_page,
     **{name: partial(benchmarks_page, name) for name in ("benchmarks.md", "benchmarks-in-full.md")},
 }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from delta_sharing_spark.access.asking import iso, transport_of
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.row_limit import has_limit, smaller
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from delta_sharing_spark.access.flight.connection import FlightCatalog
+    from delta_sharing_spark.predicates.tree import Expression
 
 #: How Spark reads a table, see ``Scan.to_spark``.
 ENGINES = ("auto", "native", "python")
@@ -195,7 +197,8 @@ def narrowed(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
 
             joined[name] = both_conditions(earlier, value)
         elif name.lower() == "limit":
-            joined[name] = min(earlier, value, key=lambda rows: count(name, rows, timezone.utc))
+            rows = smaller(*(count(name, text, timezone.utc) for text in (earlier, value)))
+            joined[name] = option_text(rows)
     return joined
 
 
@@ -292,15 +295,18 @@ class Load:
             self._resolved = opener, resolved
         return self._resolved
 
-    def narrows(self, earlier: Self) -> Self:
-        """This load, over the table as an earlier one found it; what it has found itself is given up.
+    def narrows(self, earlier: Self, condition: Expression | None = None) -> Self:
+        """A copy of this load, over the table as an earlier one resolved it.
 
         It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
         is that of the earlier one, whatever thread asks and whatever the session's is by now.
+
+        Args:
+            condition: What its rows fulfil besides ``where``, of the table's columns.
         """
         opener, scan = earlier.opened()
-        self._resolved = opener, resolved_anew(scan, self._parse(scan.options.time_zone))
-        return self
+        anew = resolved_anew(scan, self._parse(scan.options.time_zone), condition)
+        return replace(self, _resolved=(opener, anew))
 
     @property
     def schema(self) -> Struct:
@@ -339,9 +345,9 @@ class Load:
         names = column_names(columns[0] if len(columns) == 1 and not isinstance(columns[0], str) else columns)
         before = self._parsed().columns
         if before is not None:
-            kept = {name.lower() for name in before}
+            names_before = {name.lower() for name in before}
             for column in map(unquoted, names):
-                if not {column.lower(), column.lower().partition(".")[0]} & kept:
+                if not {column.lower(), column.lower().partition(".")[0]} & names_before:
                     raise OptionError(
                         f"this scan has no column {column!r}, it was left out before: {', '.join(before)}"
                     )
@@ -364,7 +370,7 @@ class Load:
         """
         if not isinstance(condition, str):
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
-        if "limit" in map(str.lower, self.options):
+        if has_limit(self.options):
             raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
         return self._with("where", condition)
 
@@ -379,6 +385,10 @@ class Load:
             OptionError: ``rows`` is not a number of rows.
         """
         return self._with("limit", option_text(rows))
+
+    def described(self) -> str:
+        """The table, and as of when it is read if its options say that."""
+        return str(self.table) + "".join(f", {name} {value}" for name, value in self.options.items())
 
     @property
     def has_columns(self) -> bool:

@@ -37,6 +37,7 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.predicates.tree import Expression, all_of, referenced_columns
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
@@ -379,10 +380,10 @@ def resolve_opened(opener: TableOpener) -> ResolvedScan:
     return _build(opener.negotiated, state)
 
 
-def resolved_anew(scan: ResolvedScan, options: ReadOptions) -> ResolvedScan:
-    """The table as it was resolved, at the same version, with the columns and the condition of other options."""
+def resolved_anew(scan: ResolvedScan, options: ReadOptions, condition: Expression | None = None) -> ResolvedScan:
+    """The table as it was resolved, at the same version, with the columns and the condition of other options, and one more condition."""
     again = _build(replace(scan, options=options), TableState(scan.version, scan.shape))
-    return replace(again, pushed=scan.pushed)
+    return replace(again, predicate=all_of(again.predicate, condition), pushed=scan.pushed)
 
 
 def _state_of(table: OpenTable, options: ReadOptions) -> TableState:
@@ -407,7 +408,6 @@ def _build(negotiated: NegotiatedTable, state: TableState) -> ResolvedScan:
     predicate = None
     if options.where is not None:
         from delta_sharing_spark.predicates.sql import parse_where
-        from delta_sharing_spark.predicates.tree import referenced_columns
 
         predicate = parse_where(options.where, columns, time_zone=options.time_zone, now=options.loaded_at)
         check_types(select_paths(columns, referenced_columns(predicate)), columns, str(negotiated.table))

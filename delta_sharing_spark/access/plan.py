@@ -12,6 +12,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.row_limit import smaller
 from delta_sharing_spark.access.table_shape import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
@@ -95,10 +96,10 @@ def plan(
     spec = spec_of(scan, user_schema)
     opener = opener or TableOpener(scan)
     table, pruner, listing = opener.run(lambda table: _listed(table, FilePruner(scan, listed), scan))
-    files, limit = listing.files, scan.options.limit
-    if scan.rows_needed is not None:
-        files = FileList(_needed_for(scan.rows_needed, files))
-    chosen = files if limit is None else FileList(sorted(files, key=order))
+    files, limit = listing.files, scan.row_limit
+    if limit.own is None and limit.rows_listed is not None:
+        files = FileList(_needed_for(limit.rows_listed, files))
+    chosen = files if limit.own is None else FileList(sorted(files, key=order))
     splits = splits_of(chosen, listing.access, scan, spec)
     report = PlanReport(
         mode=table.mode,
@@ -115,8 +116,7 @@ def plan(
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     count_files(spec.table, report.listed, report.skipped)
     rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None
-    rows = rows if rows is None or limit is None else min(rows, limit)
-    return ScanPlan(spec, chosen, listing.access, splits, report, rows)
+    return ScanPlan(spec, chosen, listing.access, splits, report, None if rows is None else smaller(rows, limit.own))
 
 
 def count_files(table: str, listed: int, skipped: Mapping[str, int]) -> None:
@@ -159,7 +159,7 @@ def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
         mapping=scan.shape.mapping,
         predicate=scan.predicate,
         prune=scan.prune,
-        limit=options.limit,
+        limit=scan.row_limit.own,
         change_feed=options.read_change_feed,
         time_zone=options.time_zone,
         commit_timestamp_long=options.commit_timestamp_type == "long",
@@ -177,14 +177,15 @@ def splits_of(
         first_index: The number of the first split.
     """
     bins: Sequence[Sequence[FileSlice]]
-    if scan.options.limit is None:
+    limit = scan.row_limit
+    if limit.own is None:
         bins = files.bins(max(_LEAST_SPLIT_BYTES, scan.options.max_split_bytes))
         if not isinstance(access, FileAccess):  # whoever reads the rows reads them whole, in one task
             bins = [tuple(FileSlice(piece.task) for piece in slices) for slices in bins if not slices[0].start]
     else:
         # One task alone can count to an exact limit and stop; it gets no more files than are known to be needed.
-        needed = _needed_for(scan.options.limit, files) if scan.predicate is None else files
-        bins = [tuple(FileSlice(task) for task in needed)] if len(files) and scan.options.limit else []
+        needed = files if limit.rows_listed is None else _needed_for(limit.rows_listed, files)
+        bins = [tuple(FileSlice(task) for task in needed)] if len(files) and limit.own else []
 
     def make(place: int, slices: tuple[FileSlice, ...]) -> Split:
         own = access.restricted_to(piece.task for piece in slices)

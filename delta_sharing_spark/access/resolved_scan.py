@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from delta_sharing_spark.access.row_limit import RowLimit
 from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.predicates.tree import Expression, conjunction
+from delta_sharing_spark.predicates.tree import Expression, all_of
 from delta_sharing_spark.schema.types import (
     Struct,
 )
@@ -80,6 +81,9 @@ class ResolvedScan(NegotiatedTable):
     @property
     def prune(self) -> Expression | None:
         """The conditions that files and row groups may be skipped by; None if there are none."""
-        # A limit counts rows before Spark's filters do: pruning by them would give other rows.
-        parts = [p for p in (self.predicate, self.pushed if self.options.limit is None else None) if p is not None]
-        return conjunction(parts) if parts else None
+        return all_of(self.predicate, self.pushed if self.row_limit.lets_conditions_skip else None)
+
+    @property
+    def row_limit(self) -> RowLimit:
+        """Its limits."""
+        return RowLimit(self.options.limit, self.rows_needed, self.predicate is not None)

@@ -80,8 +80,8 @@ class _Shared:
         return self._record
 
     def _table_of_record(self) -> str:
-        told = [[f.name, str(value)] for f in fields(self.record) if (value := getattr(self.record, f.name))]
-        return html_table([], told, str(self._asset))
+        rows = [[f.name, str(value)] for f in fields(self.record) if (value := getattr(self.record, f.name))]
+        return html_table([], rows, str(self._asset))
 
 
 @short_tracebacks
@@ -123,10 +123,10 @@ class Asset(_Shared):
         Raises:
             NoSuchFileError: There is neither a directory nor a file of that path.
         """
-        found = list(self.place.entries(path, deep=True))
-        if not found and not (named := self.place.info(path)).name.endswith("/"):
-            found = [named]
-        return Listing(map(shared_file, found))
+        entries = list(self.place.entries(path, deep=True))
+        if not entries and not (named := self.place.info(path)).name.endswith("/"):
+            entries = [named]
+        return Listing(map(shared_file, entries))
 
     def fs(self) -> PlaceFileSystem:
         """An fsspec file system of its files, rooted here and read-only.
@@ -191,12 +191,12 @@ class Asset(_Shared):
         return storage_options(lease.token(), self._storage, engine=engine)
 
     def _repr_html_(self) -> str:
-        found = list(islice(self.place.entries(deep=True), _SHOWN + 1))
+        entries = list(islice(self.place.entries(deep=True), _SHOWN + 1))
         rows = [
             [one.path, size_text(one.size), f"{one.modified:%Y-%m-%d %H:%M:%S}"]
-            for one in map(shared_file, found[:_SHOWN])
+            for one in map(shared_file, entries[:_SHOWN])
         ]
-        note = f"the first {_SHOWN} files" if len(found) > _SHOWN else "" if found else "no files"
+        note = f"the first {_SHOWN} files" if len(entries) > _SHOWN else "" if entries else "no files"
         return self._table_of_record() + html_table(["path", "size", "modified"], rows, note=note)
 
 

@@ -42,7 +42,7 @@ class AssetIssuer:
 
 @dataclass(frozen=True, slots=True)
 class AssetLease:
-    """An asset's storage (``storage.objects.StorageLease``). Picklable."""
+    """An asset's storage (``storage.range_reader.Lease``). Picklable."""
 
     issuer: AssetIssuer
     location: Location
@@ -52,10 +52,10 @@ class AssetLease:
         """A token that should work now."""
         return TOKENS.get(self.issuer, self.location, refused=refused)
 
-    def storage(self) -> Storage:
+    def current(self) -> Storage:
         return storage_for(self.token(), self.settings)
 
-    def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
+    def refused(self, storage: Storage, name: str, refusal: PermissionError, refusals: int) -> None:
         if refusals >= MAX_RENEWALS:
             action = action_of(
                 refusal,

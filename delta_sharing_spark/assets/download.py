@@ -86,7 +86,7 @@ class ArrivingFile:
             DeltaSharingError: As ``Place.read``.
         """
         piece = self.pieces[number]
-        with self._lock, self._told():
+        with self._lock, self._errors_of_files():
             if self._descriptor is None:
                 self._begin()
             if number in self._done:
@@ -96,7 +96,7 @@ class ArrivingFile:
         except CorruptFileError:
             self._has_changed = True
             raise
-        with self._lock, self._told():
+        with self._lock, self._errors_of_files():
             assert self._descriptor is not None
             os.lseek(self._descriptor, piece.start, os.SEEK_SET)
             while data:
@@ -114,9 +114,9 @@ class ArrivingFile:
         with self._lock, suppress(OSError):
             if self._descriptor is None:
                 return
-            is_found_again = (self._part.name, self._journal.name) == _hidden_names(self.target.name)
+            can_resume = (self._part.name, self._journal.name) == _hidden_names(self.target.name)
             try:
-                if len(self.pieces) > 1 and not self._has_changed and is_found_again:
+                if len(self.pieces) > 1 and not self._has_changed and can_resume:
                     self._note()
                 else:  # what has arrived is of another version than what follows, or stands under a fresh name
                     self._forget_journal()
@@ -146,11 +146,11 @@ class ArrivingFile:
                 data = journal.read()
             end = data.rindex(b"\n")
             head, *lines = data[:end].decode().split("\n")
-            told = json.loads(head)
-            if told["of"] == self._identity and isinstance(told["etag"], str):
+            state = json.loads(head)
+            if state["of"] == self._identity and isinstance(state["etag"], str):
                 # A number that was cut off may be another one, by itself or with what is noted next.
                 os.ftruncate(self._journal_descriptor, end + 1)
-                return {int(line) for line in lines if line.isdecimal()} & set(range(len(self.pieces))), told["etag"]
+                return {int(line) for line in lines if line.isdecimal()} & set(range(len(self.pieces))), state["etag"]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # no journal, or none that tells for certain: it begins anew
         return set(), None
@@ -199,7 +199,7 @@ class ArrivingFile:
         self._descriptor = self._journal_descriptor = self._at = None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_of_files(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -232,7 +232,7 @@ class Root:
         self.path = path
         if followed(path).is_symlink():
             raise FileError(f"{path} is another user's link, and is not written through; download to another directory")
-        with self._told():
+        with self._errors_of_directories():
             path.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY) if HAS_DIRECTORIES else None
 
@@ -249,7 +249,7 @@ class Root:
         Raises:
             FileError: A link or a file is in its place, or it cannot be made.
         """
-        with self._told():
+        with self._errors_of_directories():
             if self._descriptor is not None:
                 return open_directory(self._descriptor, name)
             for end in [end for end, mark in enumerate(name) if mark == "/"] + [len(name)] * bool(name):
@@ -272,7 +272,7 @@ class Root:
                 )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_of_directories(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -309,17 +309,17 @@ def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bo
         FileError: A name cannot stand on this disk, the disk is full, or a file changed meanwhile.
         DeltaSharingError: The files cannot be read.
     """
-    found = place.info(path)
+    entry = place.info(path)
     goal = Path(to)
-    if found.name.endswith("/"):
+    if entry.name.endswith("/"):
         above = place.checked(path)
         files = {file.name[len(above) :].lstrip("/"): file for file in place.entries(path, deep=True)}
         directory, result = goal, goal
     else:
         is_directory = goal.is_dir() or os.fspath(to).endswith(("/", os.sep))
-        own = found.name.rpartition("/")[2]
+        own = entry.name.rpartition("/")[2]
         directory, name = (goal, own) if is_directory else (goal.parent, goal.name)
-        files, result = {name: found}, directory / name
+        files, result = {name: entry}, directory / name
     for file in files.values():
         _check_name(place, file)
     _check_names(place, list(files))
@@ -340,7 +340,7 @@ def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bo
             raise FileError(
                 f"{directory}: {total:,} bytes of {place.name} do not fit the disk, which has {free:,} free; make room"
             )
-        with counting(place.name, "B", total, shown=progress) as count:
+        with counting(place.name, "B", total, is_visible=progress) as count:
             _fetch([ArrivingFile(place, file, root, name) for name, file in wanted.items()], count)
     return Downloaded(str(result), len(files), sum(file.size for file in files.values()), len(files) - len(wanted))
 

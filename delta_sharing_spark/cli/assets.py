@@ -36,11 +36,11 @@ def parse_asset_address(text: str) -> AssetAddress | None:
     """``[PROFILE#]SHARE.SCHEMA.NAME/[PATH]``; None where the text is of another form. The last ``#`` that fits parts them."""
     marks = [place for place, letter in enumerate(text) if letter == "#"]
     for mark in [*reversed(marks), -1]:
-        found = _NAME_AND_PATH.fullmatch(text, mark + 1)
-        if found is None or (mark < 0 and (found[1].count(".") < 2 or os.path.exists(text))):
+        match = _NAME_AND_PATH.fullmatch(text, mark + 1)
+        if match is None or (mark < 0 and (match[1].count(".") < 2 or os.path.exists(text))):
             continue
         with suppress(AddressError):
-            return AssetAddress(text[: max(mark, 0)], parse_table_name(found[1]), found[2])
+            return AssetAddress(text[: max(mark, 0)], parse_table_name(match[1]), match[2])
     return None
 
 
@@ -59,11 +59,11 @@ def opened(client: SharingClient, name: TableName, path: str, kind: str | None) 
         NotFoundError: There is nothing of that name.
         ConfigError: There is more than one, of different kinds.
     """
-    found = [] if kind is not None else list(_kinds_of(client, name))
-    if len(found) > 1:
-        kinds = " and a ".join(found)
+    candidates = [] if kind is not None else list(_kinds_of(client, name))
+    if len(candidates) > 1:
+        kinds = " and a ".join(candidates)
         raise ConfigError(f"{name} is a {kinds}: say which with --kind")
-    kind = kind or (found[0] if found else "volume")
+    kind = kind or (candidates[0] if candidates else "volume")
     if kind != "model":
         return (client.volume if kind == "volume" else client.skill)(str(name)), path, []
     model, (version, _, rest) = client.model(str(name)), path.partition("/")
@@ -89,20 +89,20 @@ def listed(client: SharingClient, address: AssetAddress, kind: str | None, recur
         return list(asset.files(path))
     from delta_sharing_spark.assets.asset import shared_file
 
-    found = asset.place.info(path)
-    return [shared_file(one) for one in (asset.place.entries(path) if found.name.endswith("/") else [found])]
+    entry = asset.place.info(path)
+    return [shared_file(one) for one in (asset.place.entries(path) if entry.name.endswith("/") else [entry])]
 
 
 def assets_in(client: SharingClient, schema: str) -> dict[str, list[Any]]:
     """The assets of a schema, by the kinds that the server shares."""
     if not isinstance(client.rest, SharingRest):  # a gateway gives tables alone
         return {}
-    found: dict[str, list[Any]] = {}
+    by_kind: dict[str, list[Any]] = {}
     share, name = parse_schema_name(schema)
     for kind, listing in (("volume", client.volumes), ("model", client.models), ("skill", client.skills)):
         with suppress(NotFoundError, RequestRefusedError):
-            found[kind] = list(listing(share, name))
-    return {kind: assets for kind, assets in found.items() if assets}
+            by_kind[kind] = list(listing(share, name))
+    return {kind: assets for kind, assets in by_kind.items() if assets}
 
 
 def cat(client: SharingClient, address: AssetAddress, kind: str | None) -> None:
@@ -127,8 +127,8 @@ def download(client: SharingClient, address: AssetAddress, arguments: Namespace)
         raise ConfigError(f"model {address.name} has files by version: write {address.name}/VERSION")
     is_file = not asset.place.info(path).name.endswith("/")
     own = path.rstrip("/").rpartition("/")[2] or address.name.table
-    told = asset.download(path, arguments.output or (own if is_file else f"{own}/"), replace=arguments.force)
-    return asdict(told)
+    result = asset.download(path, arguments.output or (own if is_file else f"{own}/"), replace=arguments.force)
+    return asdict(result)
 
 
 def listed_instead(client: SharingClient, name: str, missing: NotFoundError) -> list[Any]:

@@ -95,8 +95,8 @@ def _tour(
         fetched = len({request.path for request in server.requests if request.kind == "data"})
         took = size_text(server.bytes_sent()), seconds_text(time.monotonic() - began)
         lanes.append([line, lane, f"{fetched} of {_files(tables['trips'])[0]}", *took])
-    shown = text_table(["line", "who reads", "files", "fetched", "took"], lanes)
-    _say(out, "   " + shown.replace("\n", "\n   ") + "\n")
+    table = text_table(["line", "who reads", "files", "fetched", "took"], lanes)
+    _say(out, "   " + table.replace("\n", "\n   ") + "\n")
 
     _say(out, f'4. All tables as views: client.register(spark), then spark.sql("{_QUERY.format(table="city_trips")}")')
     client = SharingClient(profile)
@@ -218,10 +218,10 @@ def check_java() -> None:
 def _java_version(java: str) -> int | None:
     """The major version that a Java says it has; None if it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     return int(match[1]) if match else None
 
 

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stderr is None or sys.stdout is None:  # closed by whoever started the process
         sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process
         if sys.stdout is None:
-            return _told(ConfigError("standard output is closed; send it to a file, or to /dev/null"))
+            return _report(ConfigError("standard output is closed; send it to a file, or to /dev/null"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -61,21 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = parsed.run(parsed)
     except DeltaSharingError as error:  # before Python's own: a file that is not shared is one of both
-        return _told(error)
+        return _report(error)
     except OSError as error:
-        has_left = isinstance(error, BrokenPipeError)  # the reader has seen enough, as `head` does
-        if not has_left and error.errno not in _UNWRITTEN:
+        is_gone = isinstance(error, BrokenPipeError)  # the reader has seen enough, as `head` does
+        if not is_gone and error.errno not in _UNWRITTEN:
             raise
         # What is still buffered must not raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         unwritten = ConfigError(f"standard output cannot be written: {error.strerror}; send it elsewhere")
-        return DONE if has_left else _told(unwritten)
+        return DONE if is_gone else _report(unwritten)
     except KeyboardInterrupt:
         return 130
     return code
 
 
-def _told(error: DeltaSharingError) -> int:
+def _report(error: DeltaSharingError) -> int:
     sys.stderr.write(f"{styled('delta-sharing-spark:', 'error', sys.stderr)} {error}\n")
     return exit_code(error)
 
@@ -230,10 +230,10 @@ def _ls(arguments: argparse.Namespace) -> int:
         groups = {"": listed(client, address, arguments.kind, arguments.recursive)}
     else:
         groups = _inside(client, path)
-    left = arguments.limit
+    room = arguments.limit
     for kind, items in groups.items():
-        groups[kind] = items[:left]
-        left = None if left is None else max(0, left - len(items))
+        groups[kind] = items[:room]
+        room = None if room is None else max(0, room - len(items))
     if arguments.json:
         kinds = ((kind, item) for kind, items in groups.items() for item in items)
         print_json([{**({"kind": kind} if kind else {}), **_plain(item)} for kind, item in kinds])
@@ -371,11 +371,13 @@ def _download(arguments: argparse.Namespace) -> int:
 
     files = parse_asset_address(arguments.address)
     if files is not None:
-        told = download_files(_client(arguments, files.profile), files, arguments)
+        result = download_files(_client(arguments, files.profile), files, arguments)
         if arguments.json:
-            print_json(told)
+            print_json(result)
         else:
-            sys.stdout.write(f"{printable(told['to'])}: {counted(told['files'], 'file')}, {size_text(told['bytes'])}\n")
+            sys.stdout.write(
+                f"{printable(result['to'])}: {counted(result['files'], 'file')}, {size_text(result['bytes'])}\n"
+            )
         return DONE
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
@@ -433,8 +435,8 @@ def _plain(item: Any) -> dict[str, Any]:
     """A listing's item as a dict without its empty fields."""
     from dataclasses import asdict
 
-    told = {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
+    fields = {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
 def _completion(arguments: argparse.Namespace) -> int:

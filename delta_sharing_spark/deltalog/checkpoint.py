@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,10 +26,9 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError, out_of_memory
-from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.parquet.footer import TAIL, Footer, read_footer
-from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
+from delta_sharing_spark.scan.fetching import BufferedRanges, FetchQueue, InlineExecutor
+from delta_sharing_spark.scan.pace import Pace, Prefetch
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
@@ -40,8 +37,8 @@ from delta_sharing_spark.storage.ranges import MemorySource, Range
 _BATCH_ROWS = 1 << 13
 #: Batches after which memory is given back: each time costs as much as a batch or two.
 _RELEASED_EVERY = 16
-#: Bytes that are fetched ahead of their parsing, over all files of a checkpoint; requests under way at once.
-_AHEAD_BYTES, _READERS = 32 << 20, 8
+#: Bytes that are fetched ahead of their parsing, over all files of a checkpoint.
+_AHEAD_BYTES = 32 << 20
 #: Actions that are no files, and a field that each of them has.
 _OTHERS = {"remove": "path", "txn": "appId", "protocol": "minReaderVersion", "metaData": "id", "domainMetadata": "domain",
            "sidecar": "path", "checkpointMetadata": "version"}  # fmt: skip
@@ -54,6 +51,19 @@ class _Part:
 
     path: str
     size: int | None = None
+
+
+@dataclass(slots=True)
+class _OpenPart:
+    """A file of a checkpoint whose footer was read: see ``OpenFile``. It stays open as long as the checkpoint is read."""
+
+    path: str
+    groups: list[RowGroup]
+    reserved_bytes: int = 0
+    is_held: bool = False
+
+    def close(self) -> None:
+        """Nothing goes."""
 
 
 #: The columns to read of a file, whose path and footer are given, by dotted path.
@@ -214,43 +224,28 @@ class Checkpoint:
         Raises:
             LogError: A file is missing or corrupt; names it.
         """
-        waiting, held, decoded = deque(parts), 0, 0
-        opening: deque[tuple[str, Future[list[RowGroup]]]] = deque()
-        fetching: deque[tuple[str, RowGroup]] = deque()
-        with DaemonPool(_READERS) as threads:
-            try:
-                while True:
-                    while waiting and len(opening) < _READERS:
-                        part = waiting.popleft()
-                        opening.append((part.path, threads.submit(partial(self._row_groups, part, columns))))
-                    while opening and (not fetching or (opening[0][1].done() and opening[0][1].exception() is None)):
-                        path, groups = opening[0][0], result_of(opening[0][1])
-                        while groups and (not fetching or held + groups[0].cost <= _AHEAD_BYTES):
-                            groups[0].fetch(threads, self._pace)
-                            held += groups[0].cost
-                            fetching.append((path, groups.pop(0)))
-                        if groups:
-                            break
-                        opening.popleft()
-                    if not fetching:
-                        return
-                    path, group = fetching[0]
-                    with self._told(path):
-                        for batch in read_row_group(group, self._table, _AHEAD_BYTES, 0, _BATCH_ROWS):
-                            yield path, batch
-                            decoded += 1
-                            if decoded % _RELEASED_EVERY == 0:
-                                release_unused()
-                    fetching.popleft()
-                    group.close()
-                    held -= group.cost
-            finally:
-                for _, group in fetching:
-                    group.close()
-                release_unused()
 
-    def _row_groups(self, part: _Part, columns: _Columns) -> list[RowGroup]:
-        """Open a file, whose footer is read once; its row groups, of which nothing is fetched yet."""
+        def open_part(part: _Part, _: Prefetch, files: Executor, __: Executor) -> Future[_OpenPart]:
+            return files.submit(self._open, part, columns)
+
+        queue: FetchQueue[_Part, _OpenPart, RowGroup] = FetchQueue(
+            self._table, parts, lambda _: Prefetch([]), open_part, _AHEAD_BYTES, self._pace
+        )
+        decoded = 0
+        try:
+            for part, group in queue.row_groups():
+                with self._told(part.path):
+                    for batch in read_row_group(group, self._table, _AHEAD_BYTES, 0, _BATCH_ROWS):
+                        yield part.path, batch
+                        decoded += 1
+                        if decoded % _RELEASED_EVERY == 0:
+                            release_unused()
+        finally:
+            queue.close()
+            release_unused()
+
+    def _open(self, part: _Part, columns: _Columns) -> _OpenPart:
+        """Open a file, whose footer is read once."""
         path = part.path
         with self._told(path):
             source = self._large.get(path) or self._store.open(path, part.size)
@@ -262,12 +257,13 @@ class Checkpoint:
                     source.add([Range(max(0, source.size - TAIL), source.size)])
                 footer = self._footers[path] = read_footer(source, self._table)
             if not (names := columns(path, footer)):
-                return []
+                return _OpenPart(path, [])
             schema = footer.metadata.schema
             paths = [schema.column(leaf).path for leaf in range(footer.metadata.num_columns)]
             leaves = [i for i, leaf in enumerate(paths) if any(f"{leaf}.".startswith(f"{name}.") for name in names)]
             indices = range(footer.metadata.num_row_groups)
-            return [plan_row_group(source, footer, i, leaves, _AHEAD_BYTES, self._pace) for i in indices]
+            groups = [plan_row_group(source, footer, i, leaves, _AHEAD_BYTES, self._pace) for i in indices]
+            return _OpenPart(path, groups)
 
     @contextmanager
     def _told(self, path: str) -> Iterator[None]:

@@ -29,7 +29,8 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.locations import Location, StoredObject
-from delta_sharing_spark.storage.objects import Storage, StorageLease, object_reader
+from delta_sharing_spark.storage.objects import Storage, object_reader
+from delta_sharing_spark.storage.range_reader import Lease, renewing
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
@@ -55,7 +56,7 @@ class StorageLogStore:
         lease_for: Gives the lease of a location; to be set before the first request.
     """
 
-    lease_for: Callable[[Location], StorageLease]
+    lease_for: Callable[[Location], Lease[Storage]]
 
     def __init__(self, root: Location, version: int | None) -> None:
         self.root = str(root)
@@ -101,22 +102,16 @@ class StorageLogStore:
         return parse_location(join(self.root, path))
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
-        lease = self.lease_for(location)
-        refusals = 0
-        while True:
-            storage = lease.storage()
-            try:
-                return action(storage)
-            except PermissionError as refusal:
-                if self._is_about_the_object(storage, refusal):
-                    raise
-                refusals += 1
-                if refusals > 1 and not self._has_read and not is_sure(refusal):
-                    # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
-                    with self._lock:
-                        self._canary, self._is_renewed_blindly = None, True
-                    raise
-                lease.refused(storage, location, path, refusal, refusals)
+        def check(storage: Storage, refusal: PermissionError, refusals: int) -> None:
+            if self._is_about_the_object(storage, refusal):
+                raise refusal
+            if refusals > 1 and not self._has_read and not is_sure(refusal):
+                # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
+                with self._lock:
+                    self._canary, self._is_renewed_blindly = None, True
+                raise refusal
+
+        return renewing(self.lease_for(location), path, action, check)
 
     def _is_about_the_object(self, storage: Storage, refusal: PermissionError) -> bool:
         """Whether the credential works nevertheless: the canary reads after the refusal, or a new credential told nothing."""

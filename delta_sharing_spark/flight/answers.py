@@ -198,11 +198,11 @@ class FlightAnswers:
         shared = shared_part(planned.command, planned.splits[0][0].spec) if count else None
         is_bound = planned.command.stream is None
         while True:
-            endpoints, left = [], room - _ABOUT_BYTES
+            endpoints, room_for_more = [], room - _ABOUT_BYTES
             for number in range(count):
                 endpoints.append(self._endpoint(planned.ticket(number, count), locations, shared))
-                left -= len(endpoints[-1].serialize()) + _ENDPOINT_BYTES
-                if left < 0 and is_bound:
+                room_for_more -= len(endpoints[-1].serialize()) + _ENDPOINT_BYTES
+                if room_for_more < 0 and is_bound:
                     break
             else:
                 return endpoints

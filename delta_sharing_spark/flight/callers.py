@@ -37,9 +37,9 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow i
             token = _password(token)
         elif kind.lower() != "bearer":
             token = ""
-        for known in self._tokens:
-            if hmac.compare_digest(known.encode(), token.encode(errors="replace")):
-                return _Caller(known, is_handshake=kind.lower() == "basic")
+        for expected in self._tokens:
+            if hmac.compare_digest(expected.encode(), token.encode(errors="replace")):
+                return _Caller(expected, is_handshake=kind.lower() == "basic")
         raise flight.FlightUnauthenticatedError(
             "the call has no token that this gateway knows; send the header 'authorization: Bearer <token>'",
             extra_info=b'{"error": "UnauthenticatedError"}',

@@ -138,8 +138,8 @@ def parse_command(text: bytes) -> Command:
         elif name == "options":
             options.update(_fields(value, "options", _OPTIONS))
         else:
-            known = ", ".join(("table", "columns", *_SNAPSHOT, "changes", "stream", "options"))
-            raise CommandError(f"the command has an unknown field {name!r}; it may have {known}")
+            allowed = ", ".join(("table", "columns", *_SNAPSHOT, "changes", "stream", "options"))
+            raise CommandError(f"the command has an unknown field {name!r}; it may have {allowed}")
     if stream is not None and stream.feed:
         options["readChangeFeed"], options["startingVersion"] = "true", str(stream.first)
     is_in_utc = "timeZone" not in (tree.get("options") or {}) or "timeZone" in options
@@ -179,9 +179,9 @@ def _columns(value: Any) -> tuple[str, ...] | None:
 
 
 def _stream(value: Any) -> StreamRange:
-    known = ("first", "last", "snapshot", "feed")
-    if not isinstance(value, dict) or not set(value) <= set(known):
-        raise CommandError(f"the command's 'stream' is not an object of {', '.join(known)}")
+    allowed = ("first", "last", "snapshot", "feed")
+    if not isinstance(value, dict) or not set(value) <= set(allowed):
+        raise CommandError(f"the command's 'stream' is not an object of {', '.join(allowed)}")
     snapshot = value.get("snapshot")
     first, last = (snapshot, snapshot) if snapshot is not None else (value.get("first"), value.get("last"))
     if type(first) is not int or type(last) is not int or not 0 <= first <= last:
@@ -189,12 +189,14 @@ def _stream(value: Any) -> StreamRange:
     return StreamRange(first, last, snapshot is not None, value.get("feed") is True)
 
 
-def _fields(value: Any, where: str, known: tuple[str, ...]) -> dict[str, str]:
+def _fields(value: Any, where: str, allowed: tuple[str, ...]) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise CommandError(f"the command's {where!r} is not an object; it may have {', '.join(known)}")
+        raise CommandError(f"the command's {where!r} is not an object; it may have {', '.join(allowed)}")
     for name in value:
-        if name not in known:
-            raise CommandError(f"the command's {where!r} has an unknown field {name!r}; it may have {', '.join(known)}")
+        if name not in allowed:
+            raise CommandError(
+                f"the command's {where!r} has an unknown field {name!r}; it may have {', '.join(allowed)}"
+            )
     return {name: _scalar(f"{where}.{name}", item) for name, item in value.items() if item is not None}
 
 

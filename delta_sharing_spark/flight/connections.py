@@ -142,6 +142,6 @@ def _received(connection: socket.socket) -> int:
     if not hasattr(socket, "TCP_INFO"):
         return 0
     with suppress(OSError, struct.error):
-        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
-        return int(_RECEIVED.unpack_from(told, _RECEIVED_AT)[0])
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
+        return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
     return 0

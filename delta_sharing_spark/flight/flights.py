@@ -215,17 +215,17 @@ def _stream(
         listing = table.versions(scan, versions.first, versions.last)
     spec, pruner = spec_of(scan), FilePruner(scan)
     splits: list[tuple[Split, Mapping[str, int]]] = []
-    told: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     for files in listing.versions:
         described = {} if files.shape is None else _described(files.shape)
-        told.append({"version": files.version, "removes": files.removes, **described})
+        answers.append({"version": files.version, "removes": files.removes, **described})
         for split in splits_of(FileList(files.tasks), listing.access, scan, spec, len(splits)):
             slices = tuple(replace(piece, task=t) for piece in split.slices for t in pruner.remaining([piece.task]))
             splits.append((replace(split, slices=slices), {"version": files.version}))
     identity = listing.identity
     ids = identity.hash or f"the {identity.format} format"
     order = f"{ids}, accessMode={identity.mode} and maxSplitBytes={scan.options.max_split_bytes}"
-    return splits, {"versions": told, "order": order}
+    return splits, {"versions": answers, "order": order}
 
 
 def _described(shape: TableShape) -> dict[str, Any]:
@@ -343,8 +343,8 @@ class Flights:
                 raise UnavailableError(
                     f"the gateway has {len(self._reads)} reads under way, which is its limit; try again in a few seconds"
                 )
-            left = self._settings.memory_budget - sum(other.fetch_ahead for other in self._reads.values())
-            read.fetch_ahead = max(_LEAST_FETCH_AHEAD, min(left // _SHARE_OF_THE_REST, splits[0].spec.fetch_ahead))
+            spare = self._settings.memory_budget - sum(other.fetch_ahead for other in self._reads.values())
+            read.fetch_ahead = max(_LEAST_FETCH_AHEAD, min(spare // _SHARE_OF_THE_REST, splits[0].spec.fetch_ahead))
             self._reads[id(read)] = read
             ready_bytes = min(_READY_BYTES, _READY_BYTES_OF_ALL // len(self._reads))
         spec = replace(splits[0].spec, fetch_ahead=read.fetch_ahead)
@@ -383,14 +383,14 @@ def _same_endpoint(planned: PlannedFlight, ticket: Ticket) -> Ticket | None:
         return None
     renewed = planned.ticket(ticket.endpoint, ticket.endpoints)
     if _contents(renewed) != _contents(ticket):
-        splits = _found_again(planned, ticket)
+        splits = _same_splits(planned, ticket)
         return None if splits is None else replace(renewed, splits=splits)
     # The table may have other columns by now; the client was told of those that the flight was planned with.
     spec = ticket.splits[0].spec
     return replace(renewed, splits=tuple(replace(split, spec=spec) for split in renewed.splits))
 
 
-def _found_again(planned: PlannedFlight, ticket: Ticket) -> tuple[Split, ...] | None:
+def _same_splits(planned: PlannedFlight, ticket: Ticket) -> tuple[Split, ...] | None:
     """A ticket's splits with the files of another plan, which a server may list in another order; None if it lacks one."""
     if planned.files is None or planned.access is None:
         return None

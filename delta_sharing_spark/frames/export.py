@@ -145,7 +145,7 @@ def cells(batches: Iterable[pa.RecordBatch]) -> Iterator[list[str]]:
     """The rows as cells of a text table: ``NULL`` for null, nested values as JSON."""
     for batch in batches:
         for row in json_rows(batch):
-            yield [_shown(value) for value in row.values()]
+            yield [_text_of(value) for value in row.values()]
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def _encoder(data_type: pa.DataType) -> _Encoder | None:
         return lambda value: {name: _encoded(value[name], encoder) for name, encoder in fields.items()}
     if pt.is_map(data_type):
         keys, items = _encoder(data_type.key_type), _encoder(data_type.item_type)
-        return lambda value: {_shown(_encoded(k, keys)): _encoded(v, items) for k, v in value}
+        return lambda value: {_text_of(_encoded(k, keys)): _encoded(v, items) for k, v in value}
     if pt.is_nested(data_type):
         element = _encoder(data_type.value_type)
         return lambda value: [_encoded(v, element) for v in value]
@@ -223,7 +223,7 @@ def _encoder(data_type: pa.DataType) -> _Encoder | None:
     return None
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, str):

@@ -14,26 +14,23 @@ from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
 from delta_sharing_spark.network.process_end import awaited
-from delta_sharing_spark.predicates.coercion import FLIPPED
-from delta_sharing_spark.predicates.padding import char_length
+from delta_sharing_spark.predicates.functions import compare, condition, membership, null_test
+from delta_sharing_spark.predicates.literals import typed
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
-from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.predicates.sql import resolve
+from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.predicates.tree import (
     MAX_DEPTH,
     Column,
-    Compare,
     Expression,
-    In,
-    IsNull,
     Literal,
-    columns,
     conjunction,
     depth,
     disjunction,
     negation,
 )
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct
+from delta_sharing_spark.schema.types import Decimal, Struct
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,7 +40,9 @@ if TYPE_CHECKING:
 _L = TypeVar("_L", bound="Load")
 #: Types whose values mean the same in Polars' comparisons as in Spark's.
 _COMPARABLE = (BOOLEAN, DOUBLE, STRING, *BITS, *TIMES)
-_COMPARED = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_COMPARED = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+#: Of literals that name no zone, of which there are none here.
+_ZONE = Zone()
 #: Seconds without a frame after which Polars is given one without rows.
 _STEP = 0.5
 #: Longer lists are left to Polars.
@@ -68,12 +67,12 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
     ) -> Generator[pl.DataFrame, None, None]:
-        def kept(frame: pl.DataFrame) -> pl.DataFrame:
+        def filtered(frame: pl.DataFrame) -> pl.DataFrame:
             frame = frame if predicate is None else frame.filter(predicate)
             return frame if columns is None else frame.select(columns)
 
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
-        left = rows
+        rows_to_come = rows
         has_yielded = False
         none_yet = empty if columns is None else empty.select(columns)
         reader = rows_of(_narrowed(load, columns, predicate if rows is None else None))
@@ -87,15 +86,15 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
                 if batch is None:
                     break
                 frame: pl.DataFrame = polars.from_arrow(batch)
-                if left is not None:
-                    frame = frame.head(left)
-                    left -= frame.height
-                yield kept(frame)
+                if rows_to_come is not None:
+                    frame = frame.head(rows_to_come)
+                    rows_to_come -= frame.height
+                yield filtered(frame)
                 has_yielded = True
-                if left == 0:
+                if rows_to_come == 0:
                     break
         if not has_yielded:
-            yield kept(empty)
+            yield filtered(empty)
 
     frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked)), schema=empty.schema)
     return frame
@@ -103,39 +102,34 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
 
 def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) -> _L:
     """The load that reads what the query needs, and perhaps more rows, of the table that the frame was made of."""
-    narrowed = load
+    narrowed, condition = load, None
     if columns is not None:
         names = columns or [min(load.schema.fields, key=lambda f: len(str(f.type))).name]
         narrowed = narrowed.narrowed_to(names)
     if predicate is not None and not load.limited:
-        where = where_of(predicate, load.resolved().columns)
-        narrowed = narrowed if where is None else narrowed.filter(where)
-    return load if narrowed is load else narrowed.narrows(load)
+        condition = condition_of(predicate, load.resolved().columns)
+    return load if narrowed is load and condition is None else narrowed.narrows(load, condition)
 
 
-def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
+def condition_of(predicate: pl.Expr, schema: Struct) -> Expression | None:
     """The part of a Polars expression that ``where`` can express: every row that the expression keeps fulfils it.
 
     Args:
         predicate: Polars's expression, whose literals have the types of the columns they are compared with.
-
-    Returns:
-        SQL, or None if there is no such part.
+        schema: The columns.
     """
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except Exception:  # a Python function, or a Polars that has no JSON: Polars itself applies the predicate
         return None
-    types = {field.name: field.type for field in schema.fields}
     conditions = []
     for part in _conjuncts(tree):
         # An error is ours, Polars' own, or comes of a tree of another form: Polars applies the part to the rows that are read.
         with suppress(Exception):
-            condition = parse_where(str(_expression(part, types)), schema)
-            # Polars compares values of CHAR as they are, and where pads them.
-            if depth(condition) < MAX_DEPTH and not any(char_length(column.type) for column in columns(condition)):
-                conditions.append(condition)
-    return str(conjunction(conditions)) if conditions else None
+            part_condition = _expression(part, schema)
+            if depth(part_condition) <= MAX_DEPTH:
+                conditions.append(part_condition)
+    return conjunction(conditions) if conditions else None
 
 
 def _conjuncts(tree: Any) -> Iterator[Any]:
@@ -146,62 +140,54 @@ def _conjuncts(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
+def _expression(tree: Any, schema: Struct) -> Expression:
     """Convert a whole expression; raises an error where it has a part that is not known here."""
     (kind,) = tree
     body = tree[kind]
     if kind == "Column":
-        return Compare("=", _column(tree, types, BOOLEAN), Literal(True, BOOLEAN))
+        return condition(_column(tree, schema), _ZONE)
     if kind == "BinaryExpr":
-        return _binary(body, types)
+        return _binary(body, schema)
     if kind == "Function":
-        return _function(body["function"], body["input"], types)
+        return _function(body["function"], body["input"], schema)
     raise _Inexpressible(kind)
 
 
-def _binary(body: Mapping[str, Any], types: Mapping[str, DataType]) -> Expression:
+def _binary(body: Mapping[str, Any], schema: Struct) -> Expression:
     op, left, right = body["op"], body["left"], body["right"]
     if op in ("And", "Or"):
-        parts = [_expression(left, types), _expression(right, types)]
+        parts = [_expression(left, schema), _expression(right, schema)]
         return conjunction(parts) if op == "And" else disjunction(parts)
-    if op == "NotEq":
-        return negation(_compare("=", left, right, types))
-    if op not in _COMPARED:
-        raise _Inexpressible(op)
-    return _compare(_COMPARED[op], left, right, types)
+    return _compare(_COMPARED[op], left, right, schema)
 
 
-def _compare(op: str, left: Any, right: Any, types: Mapping[str, DataType]) -> Expression:
-    if "Literal" in left:
-        left, right, op = right, left, FLIPPED[op]
-    column = _column(left, types)
-    (literal,) = _literals(right, column)
-    return Compare(op, column, literal)
+def _compare(op: str, left: Any, right: Any, schema: Struct) -> Expression:
+    column = _column(right if "Literal" in left else left, schema)
+    (literal,) = _literals(left if "Literal" in left else right, column)
+    return compare(op, literal, column, _ZONE) if "Literal" in left else compare(op, column, literal, _ZONE)
 
 
-def _function(function: Any, inputs: list[Any], types: Mapping[str, DataType]) -> Expression:
+def _function(function: Any, inputs: list[Any], schema: Struct) -> Expression:
     name = function.get("Boolean") if isinstance(function, dict) else None
     if name == "Not":
-        return negation(_expression(inputs[0], types))
+        return negation(_expression(inputs[0], schema))
     if name in ("IsNull", "IsNotNull"):
-        is_null = IsNull(_column(inputs[0], types))
+        is_null = null_test(_column(inputs[0], schema))
         return is_null if name == "IsNull" else negation(is_null)
     if isinstance(name, dict) and "IsBetween" in name:
         low, high = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}[
             name["IsBetween"]["closed"]
         ]
-        return conjunction([_compare(low, inputs[0], inputs[1], types), _compare(high, inputs[0], inputs[2], types)])
+        return conjunction([_compare(low, inputs[0], inputs[1], schema), _compare(high, inputs[0], inputs[2], schema)])
     if isinstance(name, dict) and name.get("IsIn") == {"nulls_equal": False}:
-        column = _column(inputs[0], types)
-        return In(column, tuple(_literals(inputs[1], column)))
+        column = _column(inputs[0], schema)
+        return membership(column, _literals(inputs[1], column), _ZONE)
     raise _Inexpressible(str(function))
 
 
-def _column(tree: Any, types: Mapping[str, DataType], must_be: DataType | None = None) -> Column:
-    name = tree["Column"]
-    if must_be is not None and types[name] != must_be:
-        raise _Inexpressible(name)
-    return Column((name,), types[name])
+def _column(tree: Any, schema: Struct) -> Column:
+    """A column; raises PredicateError for one of CHAR, whose values Polars compares as they are and ``where`` padded."""
+    return resolve([tree["Column"]], schema)
 
 
 def _literals(tree: Any, column: Column) -> list[Literal]:
@@ -219,4 +205,4 @@ def _literals(tree: Any, column: Column) -> list[Literal]:
     # JSON has null for NaN and the infinities.
     if not is_alike or not 0 < len(values) <= _MAX_VALUES or (kind == DOUBLE and not all(map(math.isfinite, values))):
         raise _Inexpressible(str(series))
-    return [Literal(from_unscaled(v, kind.scale) if isinstance(kind, Decimal) else v, kind) for v in values]
+    return [typed(from_unscaled(v, kind.scale) if isinstance(kind, Decimal) else v, kind) for v in values]

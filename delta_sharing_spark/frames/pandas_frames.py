@@ -88,8 +88,8 @@ def to_pandas(
 def _with_arrow_decimals(mapper: Callable[[pa.DataType], Any] | None) -> Callable[[pa.DataType], Any]:
 
     def mapped(data_type: pa.DataType) -> Any:
-        known = None if mapper is None else mapper(data_type)
-        return pd.ArrowDtype(data_type) if known is None and pt.is_decimal(data_type) else known
+        chosen = None if mapper is None else mapper(data_type)
+        return pd.ArrowDtype(data_type) if chosen is None and pt.is_decimal(data_type) else chosen
 
     return mapped
 
@@ -287,21 +287,21 @@ class _Objects(_ArrayColumn):
         self._is_text = pt.is_string(kind) or pt.is_large_string(kind)
         self.cost = 1 if self._is_text or pt.is_date32(kind) else 2
         #: One object for equal values; None where a column seldom repeats them.
-        self._known: dict[Any, Any] | None = {} if self.cost == 1 or pt.is_decimal(kind) else None
+        self._objects: dict[Any, Any] | None = {} if self.cost == 1 or pt.is_decimal(kind) else None
         short = pt.is_decimal128(kind) and kind.precision <= MOST_DIGITS and kind.scale >= 0
         self._decimals = DecimalObjects(kind.scale) if short else None
         self._waiting: list[pa.Array] = []
         self._rows = self._bytes = 0
 
     def add(self, values: pa.Array) -> None:
-        if not self._count and self._known is not None and not self._is_text:
+        if not self._count and self._objects is not None and not self._is_text:
             first = values.slice(0, _SAMPLE)
             if len(first.unique()) * 2 > len(first):
-                self._known = None
+                self._objects = None
         self._waiting.append(values)
         self._rows += len(values)
         self._bytes += values.nbytes
-        waits = self._is_text and self._known is not None
+        waits = self._is_text and self._objects is not None
         if not waits or self._rows >= _TEXT_ROWS or self._bytes >= _TEXT_BYTES:
             self._convert()
 
@@ -314,22 +314,22 @@ class _Objects(_ArrayColumn):
         values = pa.chunked_array(self._waiting, self._field.type)
         self._waiting.clear()
         self._rows = self._bytes = 0
-        if self._known is not None and len(values):
+        if self._objects is not None and len(values):
             encoded = values.dictionary_encode()
             distinct = encoded.chunk(0).dictionary
             if not self._is_text or len(distinct) * 2 <= len(values):
                 self._append_chosen(distinct, [chunk.indices for chunk in encoded.chunks])
                 return
-            self._known = None
+            self._objects = None
         for chunk in values.chunks:
             self._append(self._converted(chunk))
 
     def _append_chosen(self, distinct: pa.Array, chosen: Sequence[pa.Array]) -> None:
         """Append those of ``distinct`` that indices choose; a null chooses None."""
-        assert self._known is not None
+        assert self._objects is not None
         objects = np.empty(len(distinct) + 1, dtype=object)
         values = self._converted(distinct)
-        objects[:-1] = values if self._is_text else [self._known.setdefault(value, value) for value in values]
+        objects[:-1] = values if self._is_text else [self._objects.setdefault(value, value) for value in values]
         objects[-1] = None
         for indices in chosen:
             self._append(objects[indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)])

@@ -176,10 +176,10 @@ class RowSource(ABC):
 
 
 def library(name: str, method: str) -> ModuleType:
-    """Import ``pandas``, ``polars``, ``duckdb`` or ``geopandas``.
+    """Import ``pandas``, ``polars``, ``duckdb``, ``geopandas`` or ``pyspark``.
 
     Args:
-        name: The library, which is also the name of the extra that installs it, but for GeoPandas.
+        name: The library, which is also the name of the extra that installs it, but for GeoPandas and PySpark.
         method: The method that needs it, for the error.
 
     Raises:
@@ -190,5 +190,5 @@ def library(name: str, method: str) -> ModuleType:
     except ImportError as missing:
         if missing.name != name:
             raise  # it is installed, and broken
-        line = "pip install geopandas" if name == "geopandas" else install_line(name)
+        line = "pip install geopandas" if name == "geopandas" else install_line({"pyspark": "spark"}.get(name, name))
         raise ConfigError(f"{method} needs {name}, which is not installed: {line}") from None

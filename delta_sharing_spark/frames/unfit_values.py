@@ -54,7 +54,7 @@ def _first(values: pa.Array, find: Callable[[pa.Array], _T | None]) -> _T | None
     """What ``find`` finds in values that hold no others; None if that is nothing."""
     if not pt.is_nested(values.type):
         return find(values)
-    return next((found for part in _parts(values) if (found := _first(part, find)) is not None), None)
+    return next((first for part in _parts(values) if (first := _first(part, find)) is not None), None)
 
 
 def _parts(values: pa.Array) -> Sequence[pa.Array]:
@@ -63,9 +63,9 @@ def _parts(values: pa.Array) -> Sequence[pa.Array]:
         return values.flatten()
     if not pt.is_map(values.type):
         return [values.flatten()]
-    shown = values.drop_null() if values.null_count else values
-    first, last = (shown.offsets[end].as_py() for end in (0, -1))
-    return [part.slice(first, last - first) for part in (shown.keys, shown.items)]
+    valid = values.drop_null() if values.null_count else values
+    first, last = (valid.offsets[end].as_py() for end in (0, -1))
+    return [part.slice(first, last - first) for part in (valid.keys, valid.items)]
 
 
 def _bad_text(values: pa.Array) -> bytes | None:

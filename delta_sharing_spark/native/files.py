@@ -25,11 +25,11 @@ from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.parquet.layout import DifferentLayoutsError, Layout, lay_out, lay_out_together
 from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.scan.column_resolution import Context, mapping_of
+from delta_sharing_spark.scan.fetching import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import SPARE, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileTask, ReadSpec
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.split_reader import rows_of_delete_files
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 

@@ -478,7 +478,7 @@ def why_not(load: ResolvedScan) -> str | None:
     options = load.options
     if options.gateway is not None:
         return "a Flight gateway gives rows, and this lane reads files"
-    if options.limit is not None and load.predicate is not None:
+    if options.limit is not None and load.row_limit.rows_listed is None:
         return "a load with a limit of the rows that fulfil a condition is read by the Python source, in order"
     for column in load.columns.fields:
         if column.type != _VOID and (inside := _unreadable(column.type)):

@@ -29,8 +29,8 @@ from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.parquet.file_columns import Unread
 from delta_sharing_spark.parquet.layout import Chunk
 from delta_sharing_spark.parquet.schema_match import NotNativeError
+from delta_sharing_spark.scan.fetching import BufferedRanges
 from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
 _PIECE, _PIECES = 4 << 20, 4

@@ -109,11 +109,8 @@ class TableIndex:
             StepAsideError: Statistics do not tell which files hold the rows of a limit.
             DeltaSharingError: As ``listed``.
         """
-        options = self.load.options
-        is_fixed = self.load.version is None or self._name in _unpinned or options.limit is not None
-        is_fixed = is_fixed or options.ending_timestamp is not None
         with self._lock:
-            if self._fixed is None and is_fixed:
+            if self._fixed is None and is_listed_once(self.load):
                 self._fix(None)
 
     def listed(
@@ -283,6 +280,14 @@ class TableIndex:
         self._total = planned.report.files, planned.report.bytes
         self._keeper.keep(self, self._fixed)
         return self._fixed
+
+
+def is_listed_once(load: ResolvedScan) -> bool:
+    """Whether the files of a load are listed when it is loaded, whatever its queries ask."""
+    options = load.options
+    if load.version is None or options.limit is not None or options.ending_timestamp is not None:
+        return True
+    return table_namespace(load.profile, load.table, load.shape.id) in _unpinned
 
 
 def identity_of(load: ResolvedScan) -> str:

@@ -106,8 +106,8 @@ def _call_again(call: Callable[[], _T], failure: RetryableError, policy: _Policy
     tries = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(RetryableError),
         after=policy.count,
-        wait=policy.wait,
-        stop=policy.is_over,
+        wait=lambda _: policy.pause,
+        stop=lambda _: policy.is_over,
         before_sleep=policy.announce,
         sleep=sleep,
         retry_error_callback=lambda _: None,
@@ -128,16 +128,22 @@ def _call_again(call: Callable[[], _T], failure: RetryableError, policy: _Policy
 
 
 class _Policy:
-    """When the tries of one call stop, and how long each waits, by all failures so far (tenacity's ``stop`` and ``wait``)."""
+    """Decides about the next try of one call, by all failures so far.
+
+    Attributes:
+        pause: Seconds before it (tenacity's ``wait``).
+        is_over: Whether there is none (tenacity's ``stop``).
+    """
 
     def __init__(self, settings: NetworkSettings, reached: Callable[[], int], start: float, what: str) -> None:
         self._settings, self._reached, self._start, self._what = settings, reached, start, what
         self._progress = self._failures = self._wrong_ranges = self._same = 0
         self._cause: object = None
-        self._pause, self._bound = 0.0, settings.retry_seconds
+        self._bound = settings.retry_seconds
+        self.pause, self.is_over = 0.0, False
 
     def count(self, state: tenacity.RetryCallState) -> None:
-        """Take account of a failure, and decide on the pause after it."""
+        """Take account of a failure."""
         failure = _failure_of(state)
         reached = self._reached()
         if reached > self._progress:
@@ -150,11 +156,13 @@ class _Policy:
         self._same = (self._same + 1 if cause == self._cause else 1) if cause is not None else 0
         self._cause = cause
         failure.permanent = self._same >= (_MAX_SAME_500 if failure.cause is None else _MAX_SAME_ANSWERS)
-        self._pause = self._pause_after(failure)
+        self.pause = self._pause_after(failure)
         self._bound = self._settings.retry_seconds
         if failure.is_first_contact or _status(failure) == 500:
             # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
             self._bound = min(self._bound, self._settings.first_contact_seconds)
+        is_late = self._settings.clock() + self.pause > self._start + self._bound
+        self.is_over = is_late or failure.permanent or self._wrong_ranges > _MAX_WRONG_RANGES
 
     def _pause_after(self, failure: RetryableError) -> float:
         grown = backoff(self._failures, self._settings.first_wait, self._settings.longest_wait)
@@ -166,22 +174,13 @@ class _Policy:
             return _WAITS_AFTER_500[self._failures - 1] * JITTER.uniform(0.5, 1.0)
         return grown
 
-    def wait(self, state: tenacity.RetryCallState) -> float:
-        """Seconds before the next try."""
-        return self._pause
-
-    def is_over(self, state: tenacity.RetryCallState) -> bool:
-        """Whether there is no next try."""
-        is_late = self._settings.clock() + self._pause > self._start + self._bound
-        return is_late or _failure_of(state).permanent or self._wrong_ranges > _MAX_WRONG_RANGES
-
     def announce(self, state: tenacity.RetryCallState) -> None:
         """Log the next try and count it, and tell whoever waits for it where it comes late."""
         settings, failure = self._settings, _failure_of(state)
-        _log.info("%s: trying again in %.1f s: %s", self._what, self._pause, failure)
+        _log.info("%s: trying again in %.1f s: %s", self._what, self.pause, failure)
         metrics.count(metrics.RETRIES, 1, table=settings.table, server=settings.server)
         now = settings.clock()
-        if now + self._pause - self._start >= FIRST:
+        if now + self.pause - self._start >= FIRST:
             say_waiting(self._what, str(failure), now, now - self._start, self._bound, "retryTimeout")
 
 

@@ -227,19 +227,19 @@ def parse_options(
         spellings[option.name] = key
     _check_address(texts)
     zone = values.find_zone(texts.get("timeZone", "UTC").strip())
-    given = {o.name: o.parse(o.name, texts[o.name], zone) for o in OPTIONS if o.name in texts}
-    _check_versions(given)
-    _check_gateway(given)
-    _check_identity(given)
-    _check_certificate(given)
+    parsed = {o.name: o.parse(o.name, texts[o.name], zone) for o in OPTIONS if o.name in texts}
+    _check_versions(parsed)
+    _check_gateway(parsed)
+    _check_identity(parsed)
+    _check_certificate(parsed)
     if is_stream is not None:
-        _check_scope(given, is_stream)
+        _check_scope(parsed, is_stream)
     if "timeZone" not in texts:
         for option in OPTIONS:
             if option.parse in (values.timestamp, values.first_moment) and option.name in texts:
                 values.check_zone(option.name, texts[option.name], is_in_spark=is_in_spark)
     moment = None if is_stream else loaded_at or time.time_ns() // 1000
-    options = ReadOptions(**{o.attribute: given[o.name] for o in OPTIONS if o.name in given}, loaded_at=moment)
+    options = ReadOptions(**{o.attribute: parsed[o.name] for o in OPTIONS if o.name in parsed}, loaded_at=moment)
     return options if is_in_spark or options.time_zone is not None else replace(options, time_zone="UTC")
 
 
@@ -247,9 +247,9 @@ def _refused(option: str, why: str) -> OptionError:
     return OptionError(why, option=option)
 
 
-def _of_group(given: Iterable[str], *groups: str) -> list[str]:
+def _of_group(names: Iterable[str], *groups: str) -> list[str]:
     """The options of some groups among those that are given, in the order of their declaration."""
-    return [o.name for o in OPTIONS if o.group in groups and o.name in given]
+    return [o.name for o in OPTIONS if o.group in groups and o.name in names]
 
 
 def _check_address(texts: Mapping[str, str]) -> None:
@@ -268,63 +268,63 @@ def _check_address(texts: Mapping[str, str]) -> None:
         )
 
 
-def _check_versions(given: Mapping[str, Any]) -> None:
+def _check_versions(parsed: Mapping[str, Any]) -> None:
     for version, timestamp in (
         ("versionAsOf", "timestampAsOf"),
         ("startingVersion", "startingTimestamp"),
         ("endingVersion", "endingTimestamp"),
     ):
-        if version in given and timestamp in given:
+        if version in parsed and timestamp in parsed:
             raise _refused(version, f"Please either provide '{version}' or '{timestamp}'.")
-    others = {"versionAsOf", "timestampAsOf", "readChangeFeed"} & given.keys()
-    if "ref" in given and others:
+    others = {"versionAsOf", "timestampAsOf", "readChangeFeed"} & parsed.keys()
+    if "ref" in parsed and others:
         raise _refused(
             "ref", f"'ref' names the snapshot of a branch or tag and does not go with '{min(others)}'; give one"
         )
-    if {"versionAsOf", "timestampAsOf"} & given.keys() and given.get("readChangeFeed"):
+    if {"versionAsOf", "timestampAsOf"} & parsed.keys() and parsed.get("readChangeFeed"):
         raise _refused(
             "readChangeFeed",
             "readChangeFeed reads a range of versions: give startingVersion and endingVersion instead of "
             "versionAsOf or timestampAsOf",
         )
-    first, last = given.get("startingVersion"), given.get("endingVersion")
+    first, last = parsed.get("startingVersion"), parsed.get("endingVersion")
     if isinstance(first, int) and isinstance(last, int) and first > last:
         raise _refused(
             "startingVersion",
             f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward",
         )
-    begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
+    begin, end = parsed.get("startingTimestamp"), parsed.get("endingTimestamp")
     if begin is not None and end is not None and begin > end:
         raise _refused(
             "startingTimestamp", "startingTimestamp is later than endingTimestamp; give a range that goes forward"
         )
 
 
-def _check_gateway(given: Mapping[str, Any]) -> None:
-    ours = sorted(name for name in given if name.startswith("gateway") and name != "gateway")
-    if "gateway" not in given:
+def _check_gateway(parsed: Mapping[str, Any]) -> None:
+    ours = sorted(name for name in parsed if name.startswith("gateway") and name != "gateway")
+    if "gateway" not in parsed:
         if ours:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
-    credentials = _of_group(given, INLINE, IDENTITY, KEYS, CERTIFICATE)
-    if "ref" in given:
+    credentials = _of_group(parsed, INLINE, IDENTITY, KEYS, CERTIFICATE)
+    if "ref" in parsed:
         raise _refused("ref", "'ref' is not asked of a gateway; give the id of its snapshot as 'versionAsOf'")
-    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(credentials))
+    others = sorted({"accessMode", "cacheDir"} & parsed.keys() | set(credentials))
     if others:
         raise _refused(
             others[0],
             f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile and reads the files; "
             f"leave it out, or give it to the gateway",
         )
-    if "#" in re.sub("`[^`]*`", "", given["path"]):
+    if "#" in re.sub("`[^`]*`", "", parsed["path"]):
         raise _refused(
             "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
         )
 
 
-def _check_certificate(given: Mapping[str, Any]) -> None:
-    ours = _of_group(given, CERTIFICATE)
-    if ours and "clientCertificate" not in given:
+def _check_certificate(parsed: Mapping[str, Any]) -> None:
+    ours = _of_group(parsed, CERTIFICATE)
+    if ours and "clientCertificate" not in parsed:
         raise _refused(
             ours[0], f"option '{ours[0]}' belongs to a client certificate; name its file in 'clientCertificate'"
         )
@@ -340,10 +340,10 @@ _ALLOWED = {
 _BESIDE = ("shareCredentialsVersion", "endpoint")
 
 
-def _check_identity(given: Mapping[str, Any]) -> None:
-    ours, of_key = _of_group(given, IDENTITY), _of_group(given, KEYS)
+def _check_identity(parsed: Mapping[str, Any]) -> None:
+    ours, of_key = _of_group(parsed, IDENTITY), _of_group(parsed, KEYS)
     if of_key and set(ours) <= {"identityEndpoint"}:
-        _check_key(given, of_key[0])
+        _check_key(parsed, of_key[0])
         return
     if not ours:
         return
@@ -359,37 +359,37 @@ def _check_identity(given: Mapping[str, Any]) -> None:
             f"{' and '.join(sources or ours[:1])} must stand beside exactly one source of the token: "
             f"bearerTokenFile, bearerTokenCommand or identity",
         )
-    secrets = [name for name in _of_group(given, INLINE) if name not in _BESIDE]
+    secrets = [name for name in _of_group(parsed, INLINE) if name not in _BESIDE]
     if secrets:
         raise _refused(
             secrets[0],
             f"option '{secrets[0]}' does not go with '{sources[0]}': the token is one or the other; leave one out",
         )
-    if not {"identityEndpoint", "endpoint"} & given.keys():
+    if not {"identityEndpoint", "endpoint"} & parsed.keys():
         raise _refused(
             "identityEndpoint",
             f"option '{sources[0]}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
         )
-    kind = given.get("identity", sources[0])
+    kind = parsed.get("identity", sources[0])
     for name, kinds in _ALLOWED.items():
-        if name in given and kind not in kinds:
+        if name in parsed and kind not in kinds:
             raise _refused(name, f"option '{name}' is for identity={' and '.join(kinds)}; leave it out")
     needed = _NEEDED.get(kind)
-    if needed is not None and needed not in given:
+    if needed is not None and needed not in parsed:
         raise _refused(needed, f"identity={kind} needs the option '{needed}'")
     others = [name for name in ours if name.startswith("tokenExchange")]
-    if others and "tokenExchangeEndpoint" not in given:
+    if others and "tokenExchangeEndpoint" not in parsed:
         raise _refused(others[0], f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged")
 
 
-def _check_key(given: Mapping[str, Any], named: str) -> None:
+def _check_key(parsed: Mapping[str, Any], named: str) -> None:
     for needed, why in (
         ("privateKeyOrigin", "the origin that may receive what the key signs"),
         ("identityEndpoint", "the one endpoint that may be shown the tokens which the key gets"),
     ):
-        if needed not in given:
+        if needed not in parsed:
             raise _refused(needed, f"option '{named}' needs '{needed}', {why}")
-    if inline := _of_group(given, INLINE):
+    if inline := _of_group(parsed, INLINE):
         raise _refused(
             inline[0], f"option '{inline[0]}' does not go with '{named}': a key is for a profile's path; leave one out"
         )
@@ -401,25 +401,25 @@ def check_batch(options: ReadOptions) -> None:
     _check_scope({option.name: value for option, value in values_by_name if value != option.default}, False)
 
 
-def _check_scope(given: Mapping[str, Any], is_stream: bool) -> None:
+def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
     if is_stream:
-        if {"versionAsOf", "timestampAsOf"} & given.keys():
+        if {"versionAsOf", "timestampAsOf"} & parsed.keys():
             raise _refused("versionAsOf", "Cannot time travel streams. Use startingVersion or startingTimestamp")
         for option in OPTIONS:
-            if option.scope == "batch" and option.name in given:
+            if option.scope == "batch" and option.name in parsed:
                 reads_on = ", which reads on: a batch with readChangeFeed has an end" if "ending" in option.name else ""
                 raise _refused(option.name, f"option '{option.name}' has no meaning in a stream{reads_on}; remove it")
         return
-    if given.get("startingVersion") == "latest":
+    if parsed.get("startingVersion") == "latest":
         raise _refused(
             "startingVersion",
             "Invalid value 'latest' for option 'startingVersion', must be an integer greater than or equal to zero; "
             "'latest' is for streams",
         )
     starts, ends = ("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")
-    ranged = [option.name for option in OPTIONS if option.name in (*starts, *ends) and option.name in given]
-    if given.get("readChangeFeed"):
-        if not set(starts) & given.keys():
+    ranged = [option.name for option in OPTIONS if option.name in (*starts, *ends) and option.name in parsed]
+    if parsed.get("readChangeFeed"):
+        if not set(starts) & parsed.keys():
             raise _refused(
                 "readChangeFeed",
                 "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed",
@@ -428,7 +428,7 @@ def _check_scope(given: Mapping[str, Any], is_stream: bool) -> None:
         raise _refused(
             ranged[0], f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf"
         )
-    warn_of_stream_options(given)
+    warn_of_stream_options(parsed)
 
 
 def warn_of_stream_options(names: Iterable[str]) -> None:
@@ -455,11 +455,11 @@ def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
     >>> redacted_options({"limit": "3", "bearerToken": "s3cret"})
     {'limit': '3', 'bearerToken': '[redacted]'}
     """
-    shown = {}
+    safe = {}
     for name, value in written.items():
         option = _BY_NAME.get(name.lower())
-        shown[name] = "[redacted]" if option is None or option.sensitive else redact(str(value))
-    return shown
+        safe[name] = "[redacted]" if option is None or option.sensitive else redact(str(value))
+    return safe
 
 
 _SCHEMA = "a stream fixes its schema when it starts, and a restart picks up the new one; leave it out"

@@ -50,14 +50,14 @@ def camel_case(name: str) -> str:
     return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, words: Iterable[str]) -> str | None:
     """The known word nearest to ``word``, without regard to case; None if none is near enough.
 
     Near are words with most letters in place, and those of which ``word`` is one part.
     """
     import difflib
 
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in words}
     lowered = word.lower()
     close = difflib.get_close_matches(lowered, by_lower, n=1, cutoff=0.7)
     if not close and len(lowered) > 3:
@@ -81,15 +81,15 @@ def expression(name: str, value: str, zone: tzinfo) -> str:
     return value
 
 
-def choice(*known: str, must: str | None = None) -> Parser:
+def choice(*choices: str, must: str | None = None) -> Parser:
     """A parser of one of some words; ``must`` is what an error says instead of listing them."""
 
     def parse(name: str, value: str, zone: tzinfo) -> str:
         lowered = value.strip().lower()
-        if lowered not in known:
-            close = nearest(lowered, known)
+        if lowered not in choices:
+            close = nearest(lowered, choices)
             hint = f"; did you mean '{close}'?" if close else ""
-            raise invalid(name, value, must or f"must be one of: {', '.join(known)}{hint}")
+            raise invalid(name, value, must or f"must be one of: {', '.join(choices)}{hint}")
         return lowered
 
     return parse
@@ -196,9 +196,9 @@ def find_zone(zone_name: str, option: str = "timeZone") -> tzinfo:
     except ValueError:
         import zoneinfo
 
-        known = zoneinfo.available_timezones()
-        close = nearest(zone_name, known)
-        if not known:
+        zones = zoneinfo.available_timezones()
+        close = nearest(zone_name, zones)
+        if not zones:
             hint = "; this machine has no time zone data: pip install tzdata"
         else:
             hint = f"; did you mean '{close}'?" if close else ""

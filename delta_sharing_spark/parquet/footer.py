@@ -103,13 +103,13 @@ class Footer:
         if not start and end is None:
             return list(indices)
         firsts = [group.column(0) if (group := self.row_group(i)).num_columns else None for i in indices]
-        starts = [0 if first is None else _chunk(first).start for first in firsts]
+        starts = [0 if first is None else chunk_range(first).start for first in firsts]
         return [i for i, offset in enumerate(starts) if offset >= start and (end is None or offset < end)]
 
     def chunks(self, row_group: int, leaves: list[int]) -> list[Range]:
         """Byte ranges of the column chunks of ``leaves``."""
         group = self.row_group(row_group)
-        return [_chunk(group.column(leaf)) for leaf in leaves]
+        return [chunk_range(group.column(leaf)) for leaf in leaves]
 
 
 def read_footer(source: ByteSource, table: str, tail_bytes: int = TAIL, *, checks_later: bool = False) -> Footer:
@@ -321,7 +321,8 @@ def _first_rows(metadata: Any) -> list[int]:
     return first_rows
 
 
-def _chunk(column: Any) -> Range:
+def chunk_range(column: Any) -> Range:
+    """The bytes of a column chunk, given as pyarrow's ``ColumnChunkMetaData``."""
     dictionary, data = column.dictionary_page_offset, column.data_page_offset
     # Some writers leave a dictionary offset of 0, or put it after the data pages.
     start = min(dictionary, data) if dictionary is not None and dictionary > 0 else data

@@ -1,4 +1,4 @@
-"""Reads the statistics of a column chunk from the bytes of a footer."""
+"""Reads what a footer and a dictionary's page tell of a column chunk's values, from their bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.parquet.thrift import BINARY, I32, I64, STRUCT, append_varint, read_struct, zigzag
+from delta_sharing_spark.parquet.thrift import (
+    BINARY,
+    I32,
+    I64,
+    STRUCT,
+    append_varint,
+    field_head,
+    read_struct,
+    read_varint,
+    skip,
+    unzigzag,
+    zigzag,
+)
 
 #: Of ``ColumnMetaData``: numbers stand between the first and the last.
 _DATA_PAGE_OFFSET, _INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET, _STATISTICS = 9, 10, 11, 12
@@ -85,3 +97,27 @@ def _decoded(field: tuple[int, Any], physical_type: str) -> ChunkStatistics:
     if number is not None:
         (low,), (high,) = number.unpack(low), number.unpack(high)
     return ChunkStatistics(counted, nulls if counted else None, True, low, high)
+
+
+#: Of ``PageHeader`` and ``DictionaryPageHeader`` (parquet.thrift).
+_UNCOMPRESSED_SIZE, _DICTIONARY_HEADER, _NUM_VALUES = 2, 7, 1
+
+
+def dictionary_page(header: bytes) -> tuple[int, int]:
+    """The number of values in a dictionary, and its bytes before they were compressed, by the header of its page.
+
+    Raises:
+        ValueError, IndexError: These are no such header.
+    """
+    size, offset = 0, 0
+    number, kind, offset = field_head(header, 0, 0)
+    while 0 < number < _DICTIONARY_HEADER:
+        if number == _UNCOMPRESSED_SIZE and kind == I32:
+            size = unzigzag(read_varint(header, offset)[0])
+        number, kind, offset = field_head(header, skip(header, offset, kind), number)
+    if number != _DICTIONARY_HEADER or kind != STRUCT:
+        raise ValueError("it is no dictionary")
+    number, kind, offset = field_head(header, offset, 0)
+    if number != _NUM_VALUES or kind != I32:
+        raise ValueError("it has no number of values")
+    return unzigzag(read_varint(header, offset)[0]), size

@@ -1,8 +1,7 @@
 """Rewrites comparisons, which mean what Spark's ANSI type coercion makes of them, to values of the column's own type.
 
-Spark compares ``column op literal`` in a common type, casting the column up. Every such cast is monotone, so the
-rows that pass form a range of the column's own values: its ends are computed once, and what is left compares
-without any cast. ``bigint_column = 9007199254740993D`` so becomes the range that rounds to it. ``year`` and truncation
+Spark compares ``column op literal`` in a common type, casting the column up. Every such cast is monotone, so the rows that pass form a range of the column's own values. Its ends are
+computed once, and what is left compares without any cast. ``bigint_column = 9007199254740993D`` so becomes the range that rounds to it. ``year`` and truncation
 are monotone too, and compare in the same way.
 """
 

@@ -264,9 +264,9 @@ class FileSkipping:
             stats: The JSON of the statistics of the files at some places; asked for once, of those not skipped before.
             parsed: The same statistics in columns, where the log keeps them so.
         """
-        found = [_under(partition_values, names, None) for _, names, _ in self._partition]
-        columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in found]
-        rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if found else repeat((), count)
+        columns = [_under(partition_values, names, None) for _, names, _ in self._partition]
+        columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in columns]
+        rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if columns else repeat((), count)
         return self.reasons_of(list(rows), stats, parsed)
 
     def partition_key(self, partition_values: Mapping[str, str | None]) -> PartitionKey:
@@ -291,8 +291,8 @@ class FileSkipping:
             for exclusion in self._exclusions:
                 mask = exclusion.among(parsed)
                 if mask is not None:
-                    known = pc.and_kleene(mask, mask.is_valid())
-                    result[bools(known) & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
+                    is_certain = pc.and_kleene(mask, mask.is_valid())
+                    result[bools(is_certain) & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
         places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):
             if text and not self._by_statistics(text, verdicts[keys[place]][1]):
@@ -321,7 +321,7 @@ class FileSkipping:
         except (ValueError, OverflowError):
             return UNBOUNDED  # the reader reports the value, should the file be read
 
-    def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:
+    def _by_statistics(self, text: str, column_bounds: list[ColumnBounds]) -> bool:
         """Whether a row may pass, by the JSON of the file's statistics and the bounds of its partition values."""
         stats = statistics_object(text, self._decode) if self._data else None
         if stats is None:
@@ -331,7 +331,7 @@ class FileSkipping:
                 return False
         rows = stats.get("numRecords")
         nulls, low, high = stats.get("nullCount"), stats.get("minValues"), stats.get("maxValues")
-        bounds = list(known)
+        bounds = list(column_bounds)
         for slot, path, kind, readable in self._data:
             least, greatest = _value_along(low, path), _value_along(high, path)
             keys = (lower(least, kind), *upper(greatest, kind)) if readable else ()
@@ -400,14 +400,14 @@ class Exclusion:
     def excludes_file(self, stats: Mapping[str, Any]) -> bool:
         """Whether a file's statistics, as parsed JSON, show that no row passes."""
         bounds = stats.get(self.bound)
-        told: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
-        value = lower(told, DATE) if self.is_date else told
+        raw: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
+        value = lower(raw, DATE) if self.is_date else raw
         if type(value) is not int or not self.excludes(value, self.value):
             return False
         bounds = stats.get(_OTHER[self.bound])
         other: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
         # As texts, dates are in their order.
-        return type(other) is not type(told) or (told <= other if self.bound == _LOW else other <= told)
+        return type(other) is not type(raw) or (raw <= other if self.bound == _LOW else other <= raw)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
         """The same for many files' statistics in columns (null: unknown); None if they lack the column."""

@@ -153,7 +153,7 @@ def _coalesce(arguments: Sequence[Operand], zone: Zone) -> Operand:
     values = [default.value for default in defaults if isinstance(default, tree.Literal) and default.value is not None]
     if not values:
         return condition
-    return tree.disjunction([condition, tree.IsNull(condition)]) if values[0] else coercion.is_true(condition)
+    return tree.disjunction([condition, null_test(condition)]) if values[0] else coercion.is_true(condition)
 
 
 def _cast_call(name: str, arguments: Sequence[Scalar], zone: Zone) -> Scalar:

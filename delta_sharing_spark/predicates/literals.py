@@ -29,6 +29,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     LONG,
     SHORT,
     STRING,
+    TIMES,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
@@ -40,7 +41,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     unscaled,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, malformed, parse_date, parse_timestamp, plus_months
-from delta_sharing_spark.predicates.tree import Literal, Value, date_text
+from delta_sharing_spark.predicates.tree import MAX_DAYS, MIN_DAYS, Literal, Value, date_text
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 #: Longer numbers are refused: no type has so many digits, and Python's conversions of long ones are bounded.
@@ -124,6 +125,22 @@ def fit(value: int, kind: DataType) -> int:
     return value
 
 
+def typed(value: Value, kind: DataType) -> Literal:
+    """A literal of a value as a tree holds it.
+
+    Args:
+        value: Days of a DATE, microseconds of the other times.
+
+    Raises:
+        PredicateError: A date or moment outside the years 1 to 9999.
+    """
+    if kind in TIMES and isinstance(value, int):
+        days = value if kind == DATE else value // DAY
+        if not MIN_DAYS <= days <= MAX_DAYS:
+            raise PredicateError("a moment outside the years 1 to 9999")
+    return CastLiteral(value, kind)
+
+
 def cast(literal: Literal, target: DataType, zone: Zone) -> Literal:
     """``CAST(literal AS target)``; raises PredicateError where Spark does, and for a pair of types that is not cast here."""
     value, source = literal.value, literal.type
@@ -205,8 +222,8 @@ def rounded(exact: Fraction, target: Decimal) -> decimal.Decimal:
     scaled = abs(exact) * 10**target.scale
     whole = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)  # half up, away from zero
     if whole >= 10**target.precision:
-        shown = f"{to_double(exact):g}" if abs(exact) < 10**300 else "the number"
-        raise PredicateError(f"{shown} cannot be represented as {spark_name(target)}")
+        text = f"{to_double(exact):g}" if abs(exact) < 10**300 else "the number"
+        raise PredicateError(f"{text} cannot be represented as {spark_name(target)}")
     return from_unscaled(-whole if exact < 0 else whole, target.scale)
 
 

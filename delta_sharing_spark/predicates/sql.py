@@ -454,11 +454,11 @@ def _run(steps: Steps, too_deep: Callable[[], PredicateError]) -> Operand:
                 return value
 
 
-def _fields_named(name: str, struct: Struct, known: dict[int, dict[str, list[Field]]]) -> list[Field]:
-    """The fields of a name without case; ``known`` keeps those of all names."""
-    by_name = known.get(id(struct))
+def _fields_named(name: str, struct: Struct, by_struct: dict[int, dict[str, list[Field]]]) -> list[Field]:
+    """The fields of a name without case; ``by_struct`` keeps those of all names."""
+    by_name = by_struct.get(id(struct))
     if by_name is None:
-        by_name = known[id(struct)] = {}
+        by_name = by_struct[id(struct)] = {}
         for field in struct.fields:
             by_name.setdefault(field.name.lower(), []).append(field)
     return by_name.get(name.lower(), [])
@@ -467,7 +467,7 @@ def _fields_named(name: str, struct: Struct, known: dict[int, dict[str, list[Fie
 def resolve(
     names: Iterable[str],
     schema: Struct,
-    known: dict[int, dict[str, list[Field]]] | None = None,
+    by_struct: dict[int, dict[str, list[Field]]] | None = None,
     *,
     takes_char: bool = False,
 ) -> tree.Column:
@@ -475,7 +475,7 @@ def resolve(
 
     Args:
         names: The name's parts, outermost first.
-        known: Keeps the fields of structs by their names, for many names of one schema.
+        by_struct: Keeps the fields of structs by their names, for many names of one schema.
         takes_char: Whether a CHAR column is meant as Spark shows it, padded.
 
     Raises:
@@ -484,13 +484,13 @@ def resolve(
     """
     path: list[str] = []
     kind: DataType = schema
-    known = {} if known is None else known
+    by_struct = {} if by_struct is None else by_struct
     for part in names:
         if not isinstance(kind, Struct):
             raise PredicateError(
                 f"{'.'.join(path)} is {spark_name(kind)}, which has no field {part!r} that where can read"
             )
-        near = _fields_named(part, kind, known)
+        near = _fields_named(part, kind, by_struct)
         if len(near) > 1:
             raise PredicateError(
                 f"the column {part!r} is ambiguous: {', '.join(f.name for f in near)} differ by case only"

@@ -1,8 +1,8 @@
 """Computes the truth values that a predicate may take over rows of which only bounds are known.
 
 Each part of the tree has the set of truth values it may take, three bits: true, false, unknown. The sets are
-never too small, whatever stands around a part, so NOT, ``IS NULL`` of conditions and wide bounds need no special
-care: rows may be skipped exactly when *true* is not in the set of the whole.
+never too small, whatever stands around a part, so NOT, ``IS NULL`` of conditions and wide bounds need no
+special care. Rows may be skipped exactly when *true* is not in the set of the whole.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ DAY, MINUTE = 86_400_000_000, 60_000_000
 #: From 1973 on each time zone is ahead of UTC by whole minutes.
 WHOLE_MINUTES = 3 * 365 * DAY + DAY
 
-_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_DATE = re.compile(r"([+-]?[0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
-    r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?:([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]+))?)?"
+    r"([+-]?[0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?:([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]+))?)?"
     r" ?(Z|UTC|GMT|[+-][0-9]{1,2}:[0-9]{2}|[+-][0-9]{2}(?:[0-9]{2})?|[A-Z][A-Za-z_]+/[A-Za-z_/+-]+)?)?)?)?)?"
 )
 _SPECIAL_DATES = {"epoch", "now", "today", "tomorrow", "yesterday"}
@@ -88,8 +88,8 @@ class Zone:
             wall = self.to_local(micros) + days * DAY
             before = self.to_local(micros) - micros
             later = self.to_utc(wall)
-            kept = wall - before  # the offset stays as it is where the wall clock allows
-            micros = kept if self.to_local(kept) == wall else later
+            steady = wall - before  # the offset stays as it is where the wall clock allows
+            micros = steady if self.to_local(steady) == wall else later
         return micros + rest
 
     def _ahead(self) -> int | None:
@@ -140,7 +140,7 @@ def start_of_unit(days: int, unit: str, units_later: int = 0) -> int:
 
 
 def parse_date(text: str) -> int:
-    """Days since 1970 of a string that Spark casts to DATE (``yyyy[-m[m][-d[d][ ...]]]``)."""
+    """Days since 1970 of a string that Spark casts to DATE (``[+-]yyyy[yy][-m[m][-d[d][ ...]]]``)."""
     match = _DATE.fullmatch(text.strip(" \t\r\n"))
     if match is None:
         raise malformed(text, DATE)

@@ -1,8 +1,8 @@
 """Defines the tree of a ``where``: frozen, picklable nodes, bound to columns and normalised to the columns' own types.
 
 The parser (``sql.py``) resolves every implicit cast while it binds: ``long_column > 1.5`` becomes ``long_column > 1``,
-``float_column = 0.1`` becomes a test that no row passes. What is left compares a column with a value of exactly its
-own type, or two columns of one type, so that evaluating, hinting and skipping need no rule of type coercion.
+``float_column = 0.1`` becomes a test that no row passes. What is left compares a column with a value of exactly its own type, or two
+columns of one type. So evaluating, hinting and skipping need no rule of type coercion.
 """
 
 from __future__ import annotations
@@ -135,6 +135,12 @@ def conjunction(operands: list[Expression]) -> Expression:
     return _junction(And, operands, TRUE, FALSE)
 
 
+def all_of(*conditions: Expression | None) -> Expression | None:
+    """AND of those conditions that there are; None for none."""
+    present = [condition for condition in conditions if condition is not None]
+    return conjunction(present) if present else None
+
+
 def disjunction(operands: list[Expression]) -> Expression:
     """OR of any number of expressions, flattened; FALSE for none."""
     return _junction(Or, operands, FALSE, TRUE)
@@ -220,6 +226,8 @@ def sql_of(node: Column | Literal | Expression, quoted: Callable[[str], str] = q
     """A condition as Spark SQL; ``quoted`` writes its strings, and nothing else depends on the session that reads it."""
 
     def operand(inner: Column | Expression, *simple: type) -> str:
+        if inner == UNKNOWN:
+            return "NULL"
         text = sql_of(inner, quoted)
         return text if isinstance(inner, (Column, Constant, *simple)) else f"({text})"
 
@@ -229,7 +237,7 @@ def sql_of(node: Column | Literal | Expression, quoted: Callable[[str], str] = q
         case Literal(value, kind):
             return quoted(value) if isinstance(value, str) else _literal_sql(value, str(kind))
         case Constant(value):
-            return "NULL" if value is None else str(value).upper()
+            return "CAST(NULL AS BOOLEAN)" if value is None else str(value).upper()  # NULL alone is no condition
         case Compare(op, left, right) | CompareColumns(op, left, right):
             return f"{sql_of(left)} {op} {sql_of(right, quoted)}"
         case In(column, literals):

@@ -166,21 +166,26 @@ def pace_of(table: str, location: str, first_tail: int | None = None) -> Pace:
     return _paces.get_or_make((table, "" if url is None else url.authority), partial(Pace, first_tail))
 
 
-class Guess(NamedTuple):
+class Prefetch(NamedTuple):
     """What is asked of a small file before its footer is known.
 
     Attributes:
         ranges: In order; the last one holds the file's end.
         spared: Bytes that were left for other files; negative if it took of theirs.
-        has_places: Whether there is more to it than the file's end.
+        is_by_history: Whether there is more to it than the file's end.
     """
 
     ranges: list[Range]
     spared: float = 0.0
-    has_places: bool = False
+    is_by_history: bool = False
+
+    @property
+    def cost(self) -> int:
+        """Bytes that are asked for."""
+        return sum(part.length for part in self.ranges)
 
 
-class Places:
+class LayoutHistory:
     """Where the wanted bytes of a table's small files of one row group lie: about where they lay in the last one.
 
     Over all files, less than twice what is wanted is fetched: what one file did not take of that may go to another.
@@ -197,27 +202,27 @@ class Places:
         self._places: list[tuple[float, float]] = []
         self._slack = _FIRST_SLACK
 
-    def guess(self, size: int, *, footer_only: bool) -> Guess:
+    def prefetch(self, size: int, *, footer_only: bool) -> Prefetch:
         """What to ask for of a file of ``size`` bytes."""
         pace = self._pace
         tail = Range(size - pace.tail_bytes(size), size)
         if footer_only or not self._places:
-            return Guess([tail])
+            return Prefetch([tail])
         data, slack = size - self._footer_bytes, int(self._slack * size) + _LEAST_SLACK
         parts = [Range(int(start * data), int(end * data)) for start, end in self._places]
         wanted = sum(part.length for part in parts) + self._footer_bytes
         asked = coalesce([tail, *(Range(max(4, a - slack), min(tail.start, b + slack)) for a, b in parts)], 0)
         spare = (1 + _UNWANTED) * wanted - sum(part.length for part in asked) + self._spare
         if spare < 0:
-            return Guess([tail])
+            return Prefetch([tail])
         asked = pace.merged(asked, spare)
-        return Guess(asked, (1 + _UNWANTED) * wanted - sum(part.length for part in asked), True)
+        return Prefetch(asked, (1 + _UNWANTED) * wanted - sum(part.length for part in asked), True)
 
-    def take(self, guess: Guess) -> None:
-        """Note that a guess is asked for."""
-        self._spare += guess.spared
+    def take(self, prefetch: Prefetch) -> None:
+        """Note that a prefetch is asked for."""
+        self._spare += prefetch.spared
 
-    def learn(self, size: int, footer_bytes: int, chunks: Iterable[Range], guess: Guess, fetched: int) -> None:
+    def learn(self, size: int, footer_bytes: int, chunks: Iterable[Range], prefetch: Prefetch, fetched: int) -> None:
         """Note where the wanted bytes of a file were, and how many were ``fetched`` of it in all."""
         wanted, data = coalesce(chunks, 0), max(1, size - footer_bytes)
         places = [(part.start / data, part.end / data) for part in wanted]
@@ -229,8 +234,8 @@ class Places:
             self._slack = max(min(2 * off, _MOST_SLACK), 0.8 * self._slack)
         self._places, self._footer_bytes = places, footer_bytes
         needed = sum(part.length for part in wanted) + footer_bytes
-        self._spare = min(needed, self._spare + (1 + _UNWANTED) * needed - fetched - guess.spared)
+        self._spare = min(needed, self._spare + (1 + _UNWANTED) * needed - fetched - prefetch.spared)
 
-    def waste(self, guess: Guess) -> None:
-        """Note that a file was another one than the guess was made for."""
-        self._spare -= sum(part.length for part in guess.ranges) + guess.spared
+    def waste(self, prefetch: Prefetch) -> None:
+        """Note that a file was another one than the prefetch was made for."""
+        self._spare -= prefetch.cost + prefetch.spared

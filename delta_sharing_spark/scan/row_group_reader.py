@@ -18,14 +18,13 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError, out_of_memory
-from delta_sharing_spark.parquet.footer import Footer
-from delta_sharing_spark.parquet.statistics import ChunkStatistics
-from delta_sharing_spark.parquet.thrift import read_struct
+from delta_sharing_spark.parquet.footer import Footer, chunk_range
+from delta_sharing_spark.parquet.statistics import ChunkStatistics, dictionary_page
 from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
+from delta_sharing_spark.scan.fetching import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import ReadSpec
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.schema.types import INITIAL_DEFAULT, fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -38,8 +37,8 @@ _GUESSED_BYTES, _GUESSED_ROWS, _LEAST_ROWS = 8 << 20, 32768, 64
 #: Of a batch whose rows' width is known, at most: others may turn out wider.
 _MOST_BYTES, _MOST_ROWS = 64 << 20, 131072
 _LEAST_BUFFER, _MOST_BUFFER = 16 << 10, 1 << 20
-#: Bytes of a page's header that are read, and fields of it (parquet.thrift, ``PageHeader`` and ``DictionaryPageHeader``).
-_PAGE_HEADER, _UNCOMPRESSED_SIZE, _DICTIONARY_HEADER, _NUM_VALUES = 128, 2, 7, 1
+#: Bytes of a page's header that are read; physical types of any length.
+_PAGE_HEADER, _TEXTS = 128, frozenset(("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"))
 #: Bytes of buffers that are held for a batch, from which on it matters that others may share them.
 _MAY_BE_SLICE = 2 << 20
 #: What pyarrow says where the text of a batch, below a list, map or struct, exceeds 2 GiB: fewer rows have less.
@@ -243,14 +242,15 @@ def _dictionary_bytes(group: RowGroup) -> float:
 
     A long text that every row repeats takes hardly more in the file than a short one. What no page's header tells is 0.
     """
-    row_group, schema, size = group.footer.row_group(group.index), group.footer.metadata.schema, 0.0
-    leaves = [n for n in group.leaves if schema.column(n).physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")]
-    for leaf, chunk in zip(leaves, group.footer.chunks(group.index, leaves), strict=True):
-        with suppress(ValueError, KeyError, TypeError):  # its first page is no dictionary, or its header is damaged
-            header, _ = read_struct(group.read(Range(chunk.start, min(chunk.end, chunk.start + _PAGE_HEADER))))
-            values, bytes_of_all = header[_DICTIONARY_HEADER][1][_NUM_VALUES][1], header[_UNCOMPRESSED_SIZE][1]
-            if values > 0:
-                size += bytes_of_all / values * row_group.column(leaf).num_values
+    row_group, size = group.footer.row_group(group.index), 0.0
+    for leaf in group.leaves:
+        chunk = row_group.column(leaf)
+        if chunk.physical_type in _TEXTS:
+            start = chunk_range(chunk).start
+            with suppress(ValueError, IndexError):  # its first page is no dictionary, or its header is damaged
+                values, bytes_of_all = dictionary_page(group.read(Range(start, start + _PAGE_HEADER)))
+                if values > 0:
+                    size += bytes_of_all / values * chunk.num_values
     return size / max(1, group.rows)
 
 

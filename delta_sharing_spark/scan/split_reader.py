@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -15,21 +13,19 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import BrokenOffError, CorruptFileError, DeltaSharingError, out_of_memory
 from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
 from delta_sharing_spark.parquet.footer import Footer, read_footer
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
+from delta_sharing_spark.scan.fetching import OPENED_AHEAD, BufferedRanges, FetchQueue, InlineExecutor
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
 from delta_sharing_spark.scan.initial_values import fallbacks_of
 from delta_sharing_spark.scan.pace import (
-    CONNECTIONS,
-    MOST_CONNECTIONS,
     WHOLE_FILE,
-    Guess,
+    LayoutHistory,
     Pace,
-    Places,
+    Prefetch,
     pace_of,
 )
 from delta_sharing_spark.scan.plan import (
@@ -44,7 +40,6 @@ from delta_sharing_spark.scan.plan import (
     RowAccess,
     Split,
 )
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, InlineExecutor
 from delta_sharing_spark.scan.row_group_reader import (
     RowGroup,
     plan_row_group,
@@ -63,10 +58,6 @@ if TYPE_CHECKING:
 
 #: The most bytes and rows of a batch that the reader hands on; its consumer holds several.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
-#: Large files whose footers are fetched ahead of the one being decoded.
-_OPENED_AHEAD = 8
-#: Seconds that others wait for a first answer, which tells how many to ask for at once.
-_GLIMPSE = 0.01
 
 
 @dataclass(slots=True)
@@ -87,12 +78,12 @@ class _Habits:
 
     Attributes:
         pace: How the storage answers.
-        places: Where the bytes lay that were read.
+        history: Where the bytes lay that were read.
         layouts: Of the files read last.
     """
 
     pace: Pace
-    places: Places
+    history: LayoutHistory
     layouts: list[_Layout] = field(default_factory=list)
 
     def layout(
@@ -120,17 +111,17 @@ def _habits_of(split: Split) -> _Habits:
     # Mapped columns that look alike may be others in files: schemas are equal whatever their physical names and ids.
     columns = spec.full_schema if spec.mapping == "none" else repr(spec.full_schema)
     key = pace, spec.mapping, columns, frozenset(spec.partition_columns)
-    return _habits.get_or_make(key, lambda: _Habits(pace, Places(pace)))
+    return _habits.get_or_make(key, lambda: _Habits(pace, LayoutHistory(pace)))
 
 
 def is_waiting(split: Split) -> bool:
     """Whether a reader of this split mostly waits: the storage is far, and the split has few files to ask for at once."""
-    return 0 < len(split.slices) < _OPENED_AHEAD // 2 and _habits_of(split).pace.is_far
+    return 0 < len(split.slices) < OPENED_AHEAD // 2 and _habits_of(split).pace.is_far
 
 
 @dataclass(slots=True)
 class _OpenSlice:
-    """A slice whose footer and deletion vectors were read."""
+    """A slice whose footer and deletion vectors were read: see ``OpenFile``."""
 
     source: ByteSource
     footer: Footer
@@ -140,6 +131,15 @@ class _OpenSlice:
     groups: list[RowGroup]
     selection: RowSelection | None
     reserved_bytes: int
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the file came whole."""
+        return self.footer.file_bytes is not None
+
+    def close(self) -> None:
+        """Close its source."""
+        self.source.close()
 
 
 def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
@@ -231,19 +231,15 @@ class _SplitReader:
             self._logical_context = Context(spec.table, "", "none")
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._habits = _habits_of(split)
-        self._is_small = all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
-        #: Slices opened ahead of the one being decoded, at most, each by one request; of large ones others follow.
-        self._most = MOST_CONNECTIONS if self._is_small else _OPENED_AHEAD
-        connections = MOST_CONNECTIONS if self._is_small else CONNECTIONS
-        self._pool = DaemonPool(connections, "delta-sharing-fetch")
-        self._lock = threading.Lock()
-        self._waiting: Iterator[FileSlice] = iter(split.slices)
-        self._following: FileSlice | None = next(self._waiting, None)
-        self._opening: deque[Future[_OpenSlice]] = deque()
-        self._fetching: deque[tuple[_OpenSlice, RowGroup]] = deque()
-        self._in_flight = 0
-        self._is_closed = self._is_due = False
-        self._failure: Exception | None = None
+        self._queue: FetchQueue[FileSlice, _OpenSlice, RowGroup] = FetchQueue(
+            spec.table,
+            split.slices,
+            self._prefetch,
+            self._begin_to_open,
+            spec.fetch_ahead,
+            self._habits.pace,
+            is_small=all(part.task.size <= WHOLE_FILE for part in split.slices[:2]),
+        )
         self._sources: OpenResources[ByteSource] = OpenResources()
         closed_with_consumer(self)
 
@@ -255,145 +251,44 @@ class _SplitReader:
             ReadCancelled: The reader was closed, perhaps by another thread in the middle of any line here.
         """
         try:
-            yield from self._read_all()
+            for opened, group in self._queue.row_groups():
+                yield from self._decode(opened, group)
+                del opened, group  # what comes next may be waited for
         except Exception:
-            if self._is_closed:
+            if self._queue.is_closed:
                 raise ReadCancelled(f"{self._spec.table}: reading it was broken off") from None
             raise
 
-    def _read_all(self) -> Generator[pa.RecordBatch, None, None]:
-        while True:
-            self._fill(waits=True)
-            with self._lock:
-                fetching = self._fetching[0] if self._fetching else None
-                opening = self._opening[0] if self._opening else None
-            if self._is_closed:
-                raise ReadCancelled(f"{self._spec.table}: reading it was broken off")
-            if self._failure is not None:
-                raise self._failure
-            if fetching is not None:
-                yield from self._decode(*fetching)
-                with self._lock:
-                    self._end(*fetching)
-                del fetching
-            elif opening is not None:
-                opening.result()
-            else:
-                return
-
     def close(self) -> None:
         """Break off all fetches: threads end as soon as they notice, sockets in use are closed."""
-        # Without the lock: perhaps in the garbage collector, within the thread that holds it.
-        self._is_closed = True
-        for future in list(self._opening):  # another thread may be adding to them
-            future.cancel()
-        for _, group in list(self._fetching):
-            group.close()
-        self._fetching.clear()
+        self._queue.close()
         self._sources.close()
-        self._pool.shutdown()
 
-    def _fill(self, _: object = None, *, waits: bool = False) -> None:
-        """Begin all that may begin now; called when a slice was opened, and by the consumer, who waits for others that do."""
-        self._is_due = True
-        while self._is_due and not self._is_closed and self._lock.acquire(blocking=waits):
-            opened: list[Future[_OpenSlice]] = []
-            try:
-                self._is_due = False
-                opened = self._begin()
-            except Exception as error:
-                if not self._is_closed:
-                    self._failure = error
-            finally:
-                self._lock.release()
-            for future in opened:  # the first may be there already
-                future.add_done_callback(self._fill)
-
-    def _begin(self) -> list[Future[_OpenSlice]]:
-        """Begin fetching row groups, in order, until the budget is used or the next footer is still on its way.
-
-        Returns:
-            The slices that are being opened since.
-        """
-        begun = self._open_ahead()
-        while self._opening and self._opening[0].done() and self._opening[0].exception() is None:
-            opened = self._opening[0].result()
-            while opened.groups:
-                group = opened.groups[0]
-                if self._fetching and self._in_flight + group.cost > self._spec.fetch_ahead:
-                    return begun
-                group.fetch(self._pool, self._habits.pace)
-                self._in_flight += group.cost
-                self._fetching.append((opened, opened.groups.pop(0)))
-            self._opening.popleft()
-            is_over = not self._fetching or self._fetching[-1][0] is not opened
-            if opened.footer.file_bytes is None or is_over:
-                self._release(opened)
-            if is_over:
-                opened.source.close()
-            begun += self._open_ahead()
-        return begun
-
-    def _open_ahead(self) -> list[Future[_OpenSlice]]:
-        """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
-        pace, begun = self._habits.pace, list[Future[_OpenSlice]]()
-        if self._is_small and not self._opening and not self._fetching:
-            # One connection is best to a near storage: a new one costs more than a small file. The first answer waits
-            # for its connection, so that the second one tells more.
-            for most in (1, 2):
-                if pace.answers < most and all(future.done() for future in begun):
-                    begun += self._open_files(most, self._pool)
-                    wait(begun, _GLIMPSE)
-        at_once = pace.files_at_once(self._most) if self._is_small else self._most
-        return begun + self._open_files(at_once, InlineExecutor() if at_once == 1 else self._pool)
-
-    def _open_files(self, at_once: int, files: Executor) -> list[Future[_OpenSlice]]:
-        begun = []
-        spec, pace, places = self._spec, self._habits.pace, self._habits.places
+    def _prefetch(self, part: FileSlice) -> Prefetch:
+        spec, history, size = self._spec, self._habits.history, part.task.size
+        wanted = history.wanted if spec.is_projected else 1.0
+        spare = self._habits.pace.spare if wanted and spec.limit is None else 0
+        if size <= spec.fetch_ahead and self._habits.pace.is_worth_whole(size, wanted, spare):
+            return Prefetch([Range(0, size)])
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
         is_filtered = spec.predicate is not None or spec.limit is not None
-        ranges: Executor = InlineExecutor() if at_once < self._most else self._pool
-        while self._following is not None and len(self._opening) < at_once:
-            if at_once == 1 and self._fetching:
-                break  # else all files that the budget allows would be read before the first row
-            size, wanted = self._following.task.size, places.wanted if spec.is_projected else 1.0
-            spare = pace.spare if wanted and spec.limit is None else 0
-            if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted, spare):
-                guess = Guess([Range(0, size)])
-            else:
-                guess = places.guess(size, footer_only=is_filtered or size > min(WHOLE_FILE, spec.fetch_ahead))
-            reserved = sum(part.length for part in guess.ranges)
-            if (self._opening or self._fetching) and self._in_flight + reserved > spec.fetch_ahead:
-                break
-            places.take(guess)
-            self._in_flight += reserved
-            begun.append(files.submit(self._open, self._following, guess, ranges))
-            self._opening.append(begun[-1])
-            self._following = next(self._waiting, None)
-        return begun
+        return history.prefetch(size, footer_only=is_filtered or size > min(WHOLE_FILE, spec.fetch_ahead))
 
-    def _end(self, opened: _OpenSlice, group: RowGroup) -> None:
-        """Let go of a row group that was decoded, and of its slice with the last one."""
-        self._fetching.popleft()
-        group.close()
-        self._in_flight -= group.cost
-        if not opened.groups and (not self._fetching or self._fetching[0][0] is not opened):
-            self._release(opened)
-            opened.source.close()
-
-    def _release(self, opened: _OpenSlice) -> None:
-        self._in_flight -= opened.reserved_bytes
-        opened.reserved_bytes = 0
+    def _begin_to_open(
+        self, part: FileSlice, prefetch: Prefetch, files: Executor, ranges: Executor
+    ) -> Future[_OpenSlice]:
+        self._habits.history.take(prefetch)
+        return files.submit(self._open, part, prefetch, ranges)
 
     def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         return self._sources.add(self._access.open_vector(task, vector))
 
-    def _open(self, part: FileSlice, guess: Guess, ranges: Executor) -> _OpenSlice:
+    def _open(self, part: FileSlice, prefetch: Prefetch, ranges: Executor) -> _OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
         constants = constants_of(task, spec)
         source = self._sources.add(self._access.open(task))
         fetched = BufferedRanges(source, ranges, habits.pace)
-        *others, last = guess.ranges
+        *others, last = prefetch.ranges
         fetched.add(others)
         fetched.add([last], InlineExecutor())
         footer = read_footer(fetched, spec.table, last.length, checks_later=True)
@@ -414,28 +309,30 @@ class _SplitReader:
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
         if not groups:
-            habits.places.wanted = 0.0  # footers tell more files from the rest
-        elif spec.is_projected and not habits.places.wanted and task.size:
+            habits.history.wanted = 0.0  # footers tell more files from the rest
+        elif spec.is_projected and not habits.history.wanted and task.size:
             needed = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
-            habits.places.wanted = sum(chunk.length for chunks in needed for chunk in chunks) / task.size
+            habits.history.wanted = sum(chunk.length for chunks in needed for chunk in chunks) / task.size
         if footer.file_bytes is None:
             if len(groups) == 1 == len(footer.first_rows) and not groups[0].slides:
                 group, chunks = groups[0], footer.chunks(groups[0].index, layout.leaves)
-                group.fetched, group.ranges = fetched, fetched.missing(chunks if guess.has_places else group.ranges)
+                group.fetched, group.ranges = (
+                    fetched,
+                    fetched.missing(chunks if prefetch.is_by_history else group.ranges),
+                )
                 group.cost = fetched.held_bytes + sum(part.length for part in group.ranges)
                 if task.size <= WHOLE_FILE:
-                    habits.places.learn(task.size, footer.size, chunks, guess, group.cost)
-                if ranges is not self._pool:
+                    habits.history.learn(task.size, footer.size, chunks, prefetch, group.cost)
+                if isinstance(ranges, InlineExecutor):
                     fetched.add(group.ranges)
             else:
-                habits.places.waste(guess)
+                habits.history.waste(prefetch)
                 fetched.close()
         selection = None
         if groups:
             deleted = rows_of_delete_files(task, spec, self._access)
             selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector, deleted)
-        reserved = sum(part.length for part in guess.ranges)
-        return _OpenSlice(source, footer, constants, context, layout, groups, selection, reserved)
+        return _OpenSlice(source, footer, constants, context, layout, groups, selection, prefetch.cost)
 
     def _decode(self, opened: _OpenSlice, group: RowGroup) -> Iterator[pa.RecordBatch]:
         spec, layout = self._spec, opened.layout

@@ -93,10 +93,10 @@ def map_values(maps: pa.MapArray, key: str) -> pa.StringArray:
     offsets = integers(maps.offsets)
     if len(offsets) and not maps.null_count:
         keys, items = (part.slice(offsets[0], offsets[-1] - offsets[0]) for part in (maps.keys, maps.items))
-        found = pc.equal(keys, scalar(key))
-        before = np.concatenate([[0], np.cumsum(bools(pc.and_kleene(found, found.is_valid())))])
+        matches = pc.equal(keys, scalar(key))
+        before = np.concatenate([[0], np.cumsum(bools(pc.and_kleene(matches, matches.is_valid())))])
         if (np.diff(before[offsets - offsets[0]]) == 1).all():
-            return pc.cast(items.filter(found), pa.string())
+            return pc.cast(items.filter(matches), pa.string())
     return pc.cast(pc.map_lookup(maps, scalar(key), "first"), pa.string())
 
 

@@ -94,5 +94,5 @@ def _value_at(tree: Any, path: str) -> tuple[str, str]:
             field += step
         tree = fields.get(key)
     text = repr(str(tree))
-    is_shown = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
-    return field, f"{text}, " if is_shown else ""
+    is_safe = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
+    return field, f"{text}, " if is_safe else ""

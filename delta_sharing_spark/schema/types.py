@@ -402,10 +402,10 @@ def check_types(chosen: Struct, schema: Struct, table: str) -> None:
     Raises:
         UnreadableColumnError: Names the column, its type, and the columns that can be read.
     """
-    found = next(unreadable_in(chosen), None)
-    if found is None:
+    unreadable = next(unreadable_in(chosen), None)
+    if unreadable is None:
         return
-    path, kind = found
+    path, kind = unreadable
     readable = readable_columns(schema)
     others = ", ".join(readable[:_NAMED]) + (f" and {len(readable) - _NAMED} more" if len(readable) > _NAMED else "")
     way = f"name the columns to read, as in columns={','.join(readable[:2])!r} (it has {others})"
@@ -418,9 +418,9 @@ def check_types(chosen: Struct, schema: Struct, table: str) -> None:
     )
 
 
-def with_metadata(schema: Struct, kept: Callable[[str], bool]) -> Struct:
-    """``schema`` with only the metadata whose keys ``kept`` accepts, at every level."""
-    return with_each_field(schema, lambda f: replace(f, metadata={k: v for k, v in f.metadata.items() if kept(k)}))
+def with_metadata(schema: Struct, accepts: Callable[[str], bool]) -> Struct:
+    """``schema`` with only the metadata whose keys ``accepts`` accepts, at every level."""
+    return with_each_field(schema, lambda f: replace(f, metadata={k: v for k, v in f.metadata.items() if accepts(k)}))
 
 
 def with_each_field(schema: Struct, change: Callable[[Field], Field]) -> Struct:
@@ -509,22 +509,22 @@ def select(schema: Struct, columns: Iterable[str], table: str) -> Struct:
         SchemaError: An unknown or repeated column; names the nearest known one.
     """
     chosen: dict[str, tuple[Field, list[str]]] = {}
-    known_fields = FieldsByName(schema)
+    fields_by_name = FieldsByName(schema)
     for column in columns:
-        field = known_fields.find(column)
+        field = fields_by_name.find(column)
         rest = ""
         if field is None and "." in column:
             head, _, rest = column.partition(".")
-            field = known_fields.find(head)
+            field = fields_by_name.find(head)
         if field is None:
             raise unknown_column(column, schema, table)
-        known = chosen.get(field.name)
-        if known is not None and (not rest or not known[1]):
+        entry = chosen.get(field.name)
+        if entry is not None and (not rest or not entry[1]):
             raise SchemaError(f"column {column!r} is named twice; name each column of {table} once")
-        if known is None:
+        if entry is None:
             chosen[field.name] = (field, [rest] if rest else [])
         else:
-            known[1].append(rest)
+            entry[1].append(rest)
     return Struct(tuple(_narrowed(field, rests, table) for field, rests in chosen.values()))
 
 
@@ -558,9 +558,9 @@ def merge(first: Struct, second: Struct) -> Struct:
     """The fields of both, structs merged field by field: in ``first``'s order, then those that only ``second`` has."""
     fields = {field.name: field for field in first.fields}
     for extra in second.fields:
-        known = fields.setdefault(extra.name, extra)
-        if known is not extra and isinstance(known.type, Struct) and isinstance(extra.type, Struct):
-            fields[extra.name] = Field(known.name, merge(known.type, extra.type), known.nullable, known.metadata)
+        base = fields.setdefault(extra.name, extra)
+        if base is not extra and isinstance(base.type, Struct) and isinstance(extra.type, Struct):
+            fields[extra.name] = Field(base.name, merge(base.type, extra.type), base.nullable, base.metadata)
     return Struct(tuple(fields.values()))
 
 
@@ -568,10 +568,10 @@ def requested(table_schema: Struct, user_schema: Struct, table: str, path: str =
     """A user's schema with the table's metadata; raises SchemaError for an unknown column, or a type that is not the table's."""
     fields: list[Field] = []
     seen: set[str] = set()
-    known_fields = FieldsByName(table_schema)
+    fields_by_name = FieldsByName(table_schema)
     for user_field in user_schema.fields:
         column = f"{path}.{user_field.name}" if path else user_field.name
-        table_field = known_fields.find(user_field.name)
+        table_field = fields_by_name.find(user_field.name)
         if table_field is None:
             raise unknown_column(user_field.name, table_schema, table, path)
         if table_field.name in seen:

@@ -196,8 +196,8 @@ def asset_credentials(rest: SharingRest, asset: AssetName) -> TemporaryCredentia
     if asset.kind != "model":
         calls: tuple[str, ...] = (f"temporary-{asset.kind}-credentials",)
     else:
-        known = _model_credentials.get(rest.profile.endpoint)
-        calls = _MODEL_CREDENTIALS if known is None else (known,)
+        working = _model_credentials.get(rest.profile.endpoint)
+        calls = _MODEL_CREDENTIALS if working is None else (working,)
     first: ServerError | None = None
     for call in calls:
         try:
@@ -267,10 +267,10 @@ def _record(kind: Kind, item: Any, share: str, schema: str) -> Record:
 
 
 def _version(item: Any, name: TableName) -> ModelVersion:
-    told = item if isinstance(item, dict) else {}
-    number = whole_number(told.get("version"))
+    fields = item if isinstance(item, dict) else {}
+    number = whole_number(fields.get("version"))
     if number is None:
         raise broken(f"a version of model {name} has no number")
-    told = {**told, "name": told.get("modelName") or name.table, "version": None}
-    version = parse_item(ModelVersion, told, "status", share=name.share, schema=name.schema, version=number)
+    fields = {**fields, "name": fields.get("modelName") or name.table, "version": None}
+    version = parse_item(ModelVersion, fields, "status", share=name.share, schema=name.schema, version=number)
     return replace(version, status=version.status.upper())

@@ -59,13 +59,13 @@ def key_consent_from_environment() -> KeyConsent | None:
 
 
 def read_key(
-    key: Mapping[str, Any], asked: KeyUse, name: str, consent: KeyConsent | None, *, is_local_file: bool
+    key: Mapping[str, Any], use: KeyUse, name: str, consent: KeyConsent | None, *, is_local_file: bool
 ) -> PrivateKey:
     """The key that signs for a profile.
 
     Args:
         key: The profile's ``privateKey``, with ``keyId``.
-        asked: What the profile would use it for.
+        use: What the profile would use it for.
         name: What errors call the profile.
         consent: What the recipient allows.
         is_local_file: Whether the profile is a file of this machine, whose key the recipient may confirm.
@@ -78,13 +78,13 @@ def read_key(
     if file is None and is_local_file and isinstance(named, str) and named.strip():
         file = named
     if consent is None or file is None:
-        key_named, yours = ("a key", "privateKeyFile to your key, ") if file is None else (f"the key {_path(file)}", "")
+        key_text, yours = ("a key", "privateKeyFile to your key, ") if file is None else (f"the key {_path(file)}", "")
         raise ProfileError(
-            f"{name} would sign with {key_named} for {_shown(asked.token_endpoint)}, and whether your key signs is not for a profile "
+            f"{name} would sign with {key_text} for {_without_query(use.token_endpoint)}, and whether your key signs is not for a profile "
             f"to say: it was not read; if you trust this one, set the options {yours}privateKeyOrigin to the origin that may "
-            f"receive assertions, and identityEndpoint to {_shown(asked.endpoint)}"
+            f"receive assertions, and identityEndpoint to {_without_query(use.endpoint)}"
         )
-    asked.check(consent, name)
+    use.check(consent, name)
     try:
         pem = read_text(file)
     except UnfitFile as why:
@@ -104,18 +104,18 @@ class KeyUse:
         """Raise ProfileError where the recipient did not allow it."""
         if not is_same_endpoint(consent.endpoint, self.endpoint):
             raise _not_allowed(
-                f"{name} names the endpoint {_shown(self.endpoint)}, and tokens that the key gets may be shown to "
+                f"{name} names the endpoint {_without_query(self.endpoint)}, and tokens that the key gets may be shown to "
                 f"{consent.endpoint} only",
                 "identityEndpoint",
             )
         if not _is_of(self.token_endpoint, consent.origin):
             raise _not_allowed(
-                f"{name} has assertions sent to {_shown(self.token_endpoint)}, and the key may sign for {consent.origin} only",
+                f"{name} has assertions sent to {_without_query(self.token_endpoint)}, and the key may sign for {consent.origin} only",
                 "privateKeyOrigin",
             )
         if self.audience != consent.audience and not _is_of(self.audience, consent.origin):
             raise _not_allowed(
-                f"{name} has assertions made for {_shown(self.audience)}, which is of another origin than {consent.origin}",
+                f"{name} has assertions made for {_without_query(self.audience)}, which is of another origin than {consent.origin}",
                 "privateKeyAudience",
             )
 
@@ -130,7 +130,7 @@ def _not_allowed(why: str, option: str) -> ProfileError:
     return ProfileError(f"{why}: the key was not read; set {option} to what the profile names if you trust it")
 
 
-def _shown(url: str) -> str:
+def _without_query(url: str) -> str:
     """A URL that a profile names, as an error may show it: without a query, and not for ever."""
     parts = url_or_none(url)
     return "what is no URL" if parts is None else printable(parts.root + parts.path)[:_LONGEST_NAME]

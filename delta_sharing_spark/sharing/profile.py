@@ -91,8 +91,10 @@ class Profile:
         return load_profile(json.decode() if isinstance(json, bytes) else json)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = replace(self, type="bearer_token", identity=None) if self.carried and self.identity is not None else self
-        return Profile, tuple(getattr(kept, field.name) for field in fields(kept))
+        carried = (
+            replace(self, type="bearer_token", identity=None) if self.carried and self.identity is not None else self
+        )
+        return Profile, tuple(getattr(carried, field.name) for field in fields(carried))
 
     @property
     def expires(self) -> datetime | None:
@@ -132,8 +134,8 @@ def profile_of(source: Any) -> Profile:
         "private_key",
         "version",
     }
-    told = {camel_case(name): value for name in names if (value := getattr(source, name, None)) is not None}
-    return profile_from_fields(told, "the profile")
+    values = {camel_case(name): value for name in names if (value := getattr(source, name, None)) is not None}
+    return profile_from_fields(values, "the profile")
 
 
 def load_profile(
@@ -263,13 +265,11 @@ def _refuse_to_start(fields: Mapping[str, Any], name: str) -> None:
 def _profile_of(kind: str, fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:
     """A profile of version 2, with what its type needs."""
     holder = _object(fields.get("auth"), "auth", name) if kind == _PRIVATE_KEY else fields
-    told: dict[str, Any] = {field: _required(holder, camel_case(field), name) for field in _NEEDED[kind]}
-    if "token_endpoint" in told:
-        told["token_endpoint"] = told[
-            "token_endpoint"
-        ].strip()  # as it stands: one that ends in a slash may be another one
+    values: dict[str, Any] = {field: _required(holder, camel_case(field), name) for field in _NEEDED[kind]}
+    if "token_endpoint" in values:  # as it stands: one that ends in a slash may be another one
+        values["token_endpoint"] = values["token_endpoint"].strip()
     scope = None if kind == "basic" else _optional(holder, "scope", name)
-    return Profile(endpoint, kind, version, **told, scope=scope)
+    return Profile(endpoint, kind, version, **values, scope=scope)
 
 
 def _object(value: Any, key: str, name: str) -> Mapping[str, Any]:

@@ -276,14 +276,14 @@ class SharingRest:
             return self._query(table, asked, formats, sink, reads_all, fallback)
 
         key = self.profile.endpoint, str(table).lower()
-        known = FALLBACKS.get(key)
+        fallback_of_server = FALLBACKS.get(key)
         other = other_shape(query)
-        if known is None or other is None or known.is_paged != (other.max_files is not None):
-            first, second, known_shape = query, other, None
+        if fallback_of_server is None or other is None or fallback_of_server.is_paged != (other.max_files is not None):
+            first, second, shape = query, other, None
         else:
-            first, second, known_shape = other, query, str(known)
+            first, second, shape = other, query, str(fallback_of_server)
         try:
-            return ask(first, known_shape)
+            return ask(first, shape)
         except ServerError as refusal:
             if second is None or not may_answer_other_shape(refusal):
                 raise
@@ -425,7 +425,7 @@ class SharingRest:
         what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
         hashed = {"fileidhash": query.file_id_hash} if query is not None and query.file_id_hash else {}
         is_async = isinstance(query, Query) and query.idempotency_key is not None
-        given = [] if ahead is None or token is None else [ahead.take(token)]
+        arrived = [] if ahead is None or token is None else [ahead.take(token)]
 
         def sent(features: Sequence[str], token: str | None) -> requests.Response:
             parts = [f"responseformat={','.join(formats)}"]
@@ -440,7 +440,7 @@ class SharingRest:
             return self._send(method, path, what, headers=headers, **{"json" if method == "POST" else "params": values})
 
         def ask(features: Sequence[str]) -> Page:
-            if (page := given.pop() if given else None) is not None:  # a second try asks anew
+            if (page := arrived.pop() if arrived else None) is not None:  # a second try asks anew
                 return parsed(features, *page)
             with sent(features, token) as response:
                 return parsed(features, response.headers, body_chunks(response, what))
@@ -540,16 +540,16 @@ def unless_unknown(pages: Iterator[_T], otherwise: Callable[[ServerError], Itera
 
 def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
     """That ``holder`` has no ``kind`` of a name, and what it has that is near; None if it has it."""
-    known = sorted(names)
-    if name.lower() in (k.lower() for k in known):
+    existing = sorted(names)
+    if name.lower() in (k.lower() for k in existing):
         return None
-    if not known:
+    if not existing:
         return f"{holder} has no {kind}s"
-    close = nearest(name, known)
+    close = nearest(name, existing)
     if close is not None:
         return f"{holder} has no {kind} {name!r}; did you mean {close!r}?"
-    shown = ", ".join(map(repr, known[:_SHOWN])) + (", ..." if len(known) > _SHOWN else "")
-    return f"{holder} has no {kind} {name!r}; it has {shown}"
+    examples = ", ".join(map(repr, existing[:_SHOWN])) + (", ..." if len(existing) > _SHOWN else "")
+    return f"{holder} has no {kind} {name!r}; it has {examples}"
 
 
 _TICK = timedelta(milliseconds=1)

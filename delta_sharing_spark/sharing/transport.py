@@ -412,8 +412,8 @@ def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[
         tree = json.loads(text)
     except (ValueError, RecursionError):
         # What is cut off may leave a part of an echoed token.
-        kept = len(text) - (0 if is_whole else 6 * max(map(len, secrets), default=0))
-        return None, clean(text[: max(0, kept)], _SHORT)
+        length = len(text) - (0 if is_whole else 6 * max(map(len, secrets), default=0))
+        return None, clean(text[: max(0, length)], _SHORT)
     if not isinstance(tree, dict):
         return None, clean(tree, _SHORT)
     if isinstance(of_catalog := tree.get("error"), dict):  # of an Iceberg catalog

@@ -160,10 +160,9 @@ public final class SharedTableIndex implements FileIndex {
         filters.addAll(CollectionConverters.asJava(dataFilters));
         BasePredicate keeps = partitionPredicate(partitionFilters);
         try {
-            List others = new ArrayList(CollectionConverters.asJava(dataFilters));
             StructType required = (StructType) planned.get();
             planned.remove();
-            Long rows = isUnfiltered(others) ? rowsNeeded(filters) : null;
+            Long rows = rowsNeeded(runningQuery(), partitionFilters, dataFilters);
             DataInputStream answer = ask(filters, "[" + rows + "," + (required == null ? null : required.json()) + "]", LISTING);
             String[][] hosts = new String[answer.readInt()][];
             for (int host = 0; host < hosts.length; host++) {
@@ -346,9 +345,9 @@ public final class SharedTableIndex implements FileIndex {
         return predicate;
     }
 
-    private boolean isUnfiltered(List filters) {
+    private boolean isUnfiltered(Seq filters) {
         for (int place = 0; place < filters.size(); place++) {
-            if (!isOwn((Expression) filters.get(place))) {
+            if (!isOwn((Expression) filters.apply(place))) {
                 return false;
             }
         }
@@ -364,30 +363,40 @@ public final class SharedTableIndex implements FileIndex {
         return column instanceof Attribute && ((Attribute) column).name().equals(deletionColumn);
     }
 
-    /**
-     * The rows that the running query needs at most of each of its scans of this table: null where it needs all, or
-     * where its plan does not show all of its scans; -1 where it reads none of their columns, but those of partitions;
-     * -2 where it reads not even these.
-     */
-    private Long rowsNeeded(List filters) {
+    /** The query that this thread plans for; null where it is not known, or not optimized. */
+    private static QueryExecution runningQuery() {
         String execution = SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
         QueryExecution query = execution == null ? null : SQLExecution.getQueryExecution(Long.parseLong(execution));
-        if (query == null || !query.tracker().phases().contains("optimization")) {
+        return query == null || !query.tracker().phases().contains("optimization") ? null : query;
+    }
+
+    /**
+     * The rows that a query needs at most of each of its scans of this table: null where it needs all, or
+     * where its plan does not show all of its scans; -1 where it reads none of their columns, but those of partitions;
+     * -2 where it reads not even these.
+     *
+     * @param query The query; null where it is not known.
+     * @param partitionFilters The conjuncts of one of the scans on partition columns.
+     * @param dataFilters Its other conjuncts.
+     */
+    public Long rowsNeeded(QueryExecution query, Seq partitionFilters, Seq dataFilters) {
+        if (query == null || !isUnfiltered(dataFilters)) {
             return null;
         }
         LogicalPlan plan = query.optimizedPlan();
         if (plan.isStreaming()) {
             return null; // what the function of foreachBatch makes an RDD of is listed within the execution of its batch
         }
+        boolean isWhole = partitionFilters.isEmpty();
         long[] most = new long[] {-1};
-        if (isUnfiltered(filters) && isBounded(plan, -1, most) && most[0] >= 0) {
+        if (isWhole && isBounded(plan, -1, most) && most[0] >= 0) {
             return Long.valueOf(most[0]);
         }
         boolean[] readsPartitions = new boolean[1];
         if (!isCounted(plan, null, readsPartitions)) {
             return null;
         }
-        return Long.valueOf(isUnfiltered(filters) && !readsPartitions[0] ? COUNTED_TOGETHER : COUNTED);
+        return Long.valueOf(isWhole && !readsPartitions[0] ? COUNTED_TOGETHER : COUNTED);
     }
 
     /**

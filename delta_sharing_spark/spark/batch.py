@@ -128,6 +128,7 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         """Query the server, or replay the log, and balance the files into splits."""
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
+        from delta_sharing_spark.access.row_limit import smaller
 
         with table_named(self._options.path):
             scan = self._scan or resolve(self._options)
@@ -138,8 +139,8 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         if self._filters:
             scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
         elif self._limit is not None:
-            limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
-            scan = replace(scan, options=replace(scan.options, limit=min(limits)))
+            limit = smaller(self._limit, scan.options.limit)
+            scan = replace(scan, options=replace(scan.options, limit=limit))
         return SplitPartition.of(plan(scan, required).splits)
 
 
@@ -161,20 +162,16 @@ def make_reader(
     return DeltaSharingReader(parsed, scan, schema)
 
 
-def _push_filters(kept: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
-    """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off.
-
-    Spark takes a reader that overrides ``pushFilters`` for one that cannot do without, and fails every query while the
-    conf is off. The test is on ``__func__``, which this therefore shares with the base class.
-    """
+def _push_filters(pushed: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
+    """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off."""
+    from delta_sharing_spark.spark.patches import look_like_own
 
     def push(filters: list[Any]) -> Iterable[Any]:
         """Keep the filters, and return all of them as not applied."""
-        kept.extend(filters)
+        pushed.extend(filters)
         return filters
 
-    push.__func__ = getattr(DataSourceReader, "pushFilters", None)  # type: ignore[attr-defined]
-    return push
+    return look_like_own(push)
 
 
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str | None) -> Expression | None:

@@ -8,7 +8,6 @@ then on it is the whole load.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +21,9 @@ from pyspark.sql.connect.plan import DataSource, HtmlString, LogicalPlan, ShowSt
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Struct, parse_schema
-from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.narrowed_loads import TableNeed, described, filled
-from delta_sharing_spark.spark.narrowed_loads import narrowing as narrowing_options
+from delta_sharing_spark.spark.connect_plans import MarkerRelations, TableNeed, described, filled, first_line
+from delta_sharing_spark.spark.connect_plans import narrowing as narrowing_options
+from delta_sharing_spark.spark.patches import FETCHES, WRITTEN_PLAN
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -33,10 +32,6 @@ _log = logging.getLogger(__name__)
 
 #: Options of a load that stays whole: its rows, or its columns, follow from more than its columns and conditions.
 _WHOLE = {"columns", "limit", "pushdown", "readchangefeed", "readchangedata"}
-#: The methods of a DataFrame through which its rows are fetched; of 4.0 and of later ones.
-_READING = ("_to_table", "toPandas", "_to_pandas")
-#: Where a function of ours holds PySpark's own.
-_OWN = "pyspark_own"
 
 
 @dataclass(slots=True)
@@ -96,8 +91,10 @@ class SharedLoad(DataSource):
         options = dict(self._options or {})
         if need.columns is None or (need.columns == table and need.where is None):
             return None
-        kept = {name: value for name, value in options.items() if name.lower() != "where"}
-        load = DataSource(self._format, options={**kept, **narrowing_options(options, table, need)}, paths=self._paths)
+        others = {name: value for name, value in options.items() if name.lower() != "where"}
+        load = DataSource(
+            self._format, options={**others, **narrowing_options(options, table, need)}, paths=self._paths
+        )
         frame: Any = filled(DataFrame(load, spark), table, need.columns)
         return frame._plan
 
@@ -124,27 +121,15 @@ def narrowing(frame: Any) -> Any:
 
 def look_at_actions() -> None:
     """Have the client's actions narrow loads; called again, nothing changes."""
-    if not hasattr(LogicalPlan.to_proto, _OWN):
-        _stand_for(LogicalPlan, "to_proto", _harmless)
-        for name in _READING:
-            if name in vars(DataFrame):
-                _stand_for(DataFrame, name, _reading)
+    WRITTEN_PLAN.apply(_harmless)
+    for fetch in FETCHES:
+        fetch.apply(_reading)
 
 
 def leave_actions() -> None:
     """Put PySpark's own methods back: loads that were made are whole from now on."""
-    for owner, names in ((LogicalPlan, ("to_proto",)), (DataFrame, _READING)):
-        for name in names:
-            method = vars(owner).get(name)
-            if hasattr(method, _OWN):
-                setattr(owner, name, getattr(method, _OWN))
-
-
-def _stand_for(owner: type, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    own = vars(owner)[name]
-    stands = functools.wraps(own)(wrapper(own))
-    setattr(stands, _OWN, own)
-    setattr(owner, name, stands)
+    for patch in (WRITTEN_PLAN, *FETCHES):
+        patch.undo()
 
 
 def _harmless(to_proto: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +166,7 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
     try:
         # Asked for at each action, for a table's columns may change: what drops duplicates depends on all that there are.
         tables = [parse_schema(DataFrame(load, spark).schema.json()) for load in loads]
-        relations = WordRelations(spark)
+        relations = MarkerRelations(spark)
         stand_ins = [relations.add(table) for table in tables]
 
         def over(frame_of: Callable[[int], Any]) -> Any:
@@ -197,7 +182,7 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
                 _log.warning("an action's narrowed plan has other columns than its own; its tables are read whole")
                 return {}
     except (PySparkException, DeltaSharingError) as error:
-        _log.info("the needs of an action are not known (%s); its tables are read whole", str(error).partition("\n")[0])
+        _log.info("the needs of an action are not known (%s); its tables are read whole", first_line(error))
         return {}
     for load, need in zip(loads, needs, strict=True):
         if load in replaced and need.columns is not None:

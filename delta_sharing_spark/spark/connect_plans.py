@@ -1,11 +1,15 @@
-"""Reads what a query needs of each of its tables on a Spark Connect session, where plans are texts.
+"""Reads what a query needs of each of its tables on a Spark Connect session, and narrows its loads by the Python data source to that.
 
-In place of each table stands a relation whose every column is made from a word of its own, drawn anew, by a function that
-Spark cannot compute before it runs; executing it fails. A column that Spark's optimizer removed has its word nowhere in
-the physical plan.
+This module and ``connect_loads`` can go when Spark hands a Python data source the columns and filters of each use of a load
+(SPARK-51713 has the columns, SPARK-58551 the limit). They can also go when the native lane reaches a server in another
+process. On classic sessions Spark asks the index of the native lane instead (``file_index``), and nothing is narrowed.
+
+Plans are texts there. In place of each table stands a marker relation. Each of its columns is made from a word of its own,
+drawn anew, by a function that Spark cannot compute before it runs. Executing it fails. A column that Spark's optimizer
+removed has its word nowhere in the physical plan.
 
 Conditions are conjectured from the plan's text, in which a string cannot be told from a condition. A conjecture is believed
-only if Spark makes the very same plan of the query over tables that are filtered by it first: then Spark itself has found
+only if Spark makes the very same plan of the query over tables that are filtered by it first. Then Spark itself has found
 that the query's own conditions imply it. A condition that changes anything stands in the plan as one more.
 """
 
@@ -13,8 +17,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -22,7 +27,10 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 from pyspark.sql.types import DataType as SparkType
 
+from delta_sharing_spark.access.load import Load, cheapest_column, narrowed
+from delta_sharing_spark.access.row_limit import has_limit
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.functions import Operand, call, compare, condition, like, membership
 from delta_sharing_spark.predicates.literals import cast
@@ -31,9 +39,8 @@ from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Struct
-from delta_sharing_spark.spark.narrowed_loads import TableNeed
-from delta_sharing_spark.spark.plan_conditions import where_of
 from delta_sharing_spark.spark.spark_types import spark_struct
+from delta_sharing_spark.spark.table_frames import completed, reshaped
 
 _PHYSICAL = "== Physical Plan =="
 #: The longest lists that Spark writes in full by default have 25 items; then it says how many more there are.
@@ -53,9 +60,92 @@ _LIKE = re.compile(r"(\x01[^\x02]*\x02[\w.]*) LIKE (.*)", re.DOTALL)
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
 #: How often Spark is asked: once more where some conditions change the plan.
 _ATTEMPTS = 2
+#: How deep a condition is read: an AND of a filter, an OR of a table's filters and an AND with the load's own come around it.
+_DEEPEST = tree.MAX_DEPTH - 3
+
+#: A query over other relations: those of its tables by their places.
+Query = Callable[[Callable[[int], DataFrame]], DataFrame]
 
 
-class WordRelations:
+@dataclass(frozen=True, slots=True)
+class TableNeed:
+    """The columns and rows that a query needs of one table.
+
+    Attributes:
+        columns: The columns; None for all.
+        where: What every needed row fulfils; None if that is nothing.
+        reason: Why it is not less, or another remark for ``explain``.
+    """
+
+    columns: Struct | None = None
+    where: tree.Expression | None = None
+    reason: str | None = None
+
+
+def query_needs(
+    spark: SparkSession, loads: Sequence[Load], over: Query
+) -> tuple[list[TableNeed], list[tuple[str, str]]]:
+    """The needs of a query of each of its tables, and its own columns by name and type; nothing of it is executed.
+
+    Raises:
+        pyspark.errors.AnalysisException: Spark does not understand the query.
+    """
+    if not loads:
+        return [], []
+    relations = MarkerRelations(spark)
+    try:
+        stand_ins = [completed(relations.add(load.schema), load) for load in loads]
+        for frame in stand_ins:
+            _ = frame.schema  # Connect says now whether it has such a relation
+    except PySparkException as error:
+        return [TableNeed(reason=f"Spark cannot plan over its types ({first_line(error)})")] * len(loads), []
+    planned = over(stand_ins.__getitem__)
+    try:
+        return relations.needs(planned, over), described(planned)
+    except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
+        reason = f"Spark does not plan the query before it runs ({first_line(error)})"
+        return [TableNeed(reason=reason)] * len(loads), []
+
+
+def narrowing(options: Mapping[str, str], table: Struct, need: TableNeed) -> dict[str, str]:
+    """The options by which a table is loaded with what a query needs of it; none where that is all.
+
+    Args:
+        options: Those of all its loads.
+    """
+    if need.columns is None:
+        return {}
+    names: Sequence[str] = need.columns.names
+    if not names and table.fields:  # its rows are counted
+        names = [str(cheapest_column(table))]
+    where = sent_condition(options, need)
+    return {"columns": ",".join(map(quoted_column, names)), **({} if where is None else {"where": where})}
+
+
+def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:
+    """The text of the condition that a table is loaded with: that of all its loads, and the query's."""
+    own = {name.lower(): value for name, value in options.items()}
+    if need.where is None or has_limit(own):
+        return own.get("where")
+    return narrowed(own, {"where": str(need.where)})["where"]
+
+
+def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
+    """The table's columns, with NULLs in those that are not needed."""
+    return frame if needed == table else frame.select(*reshaped(needed, table))
+
+
+def described(frame: DataFrame) -> list[tuple[str, str]]:
+    """The columns of a frame, by name and type."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error of Spark's."""
+    return str(error).strip().partition("\n")[0]
+
+
+class MarkerRelations:
     """Makes relations to plan a query over."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -84,7 +174,7 @@ class WordRelations:
         self._frames.append(rows.select(*columns))
         return self._frames[-1]
 
-    def needs(self, frame: DataFrame, over: Callable[[Callable[[int], DataFrame]], DataFrame]) -> list[TableNeed]:
+    def needs(self, frame: DataFrame, over: Query) -> list[TableNeed]:
         """What a query over the relations needs of each, in the order in which they were added.
 
         Args:
@@ -101,13 +191,11 @@ class WordRelations:
             return [self._need(i, schema, physical, conditions[i]) for i, schema in enumerate(self._schemas)]
         return [TableNeed(reason=reason) for _ in self._schemas]
 
-    def _conditions(
-        self, physical: str, over: Callable[[Callable[[int], DataFrame]], DataFrame]
-    ) -> Sequence[str | None]:
-        def plan_with(conditions: Sequence[str | None]) -> str | None:
+    def _conditions(self, physical: str, over: Query) -> Sequence[tree.Expression | None]:
+        def plan_with(conditions: Sequence[tree.Expression | None]) -> str | None:
             def filtered(place: int) -> DataFrame:
-                condition = conditions[place]
-                return self._frames[place] if condition is None else self._frames[place].where(condition)
+                frame, condition = self._frames[place], conditions[place]
+                return frame if condition is None else frame.where(tree.sql_of(condition, tree.quote_bytes))
 
             try:
                 return self._explained(over(filtered)).rpartition(_PHYSICAL)[2]
@@ -118,9 +206,9 @@ class WordRelations:
         conjectured = conjectures(physical, self._word, self._schemas, zone)
         return implied_conditions(physical, self._word, conjectured, plan_with)
 
-    def _need(self, table: int, schema: Struct, physical: str, condition: str | None) -> TableNeed:
+    def _need(self, table: int, schema: Struct, physical: str, condition: tree.Expression | None) -> TableNeed:
         needed = Struct(tuple(f for i, f in enumerate(schema.fields) if self._mark(table, i) in physical))
-        reason = None if condition else "conditions are left to Spark: its plan shows none that it proves"
+        reason = None if condition is not None else "conditions are left to Spark: its plan shows none that it proves"
         return TableNeed(needed, condition, reason=reason)
 
     def _mark(self, table: int, column: int) -> str:
@@ -153,8 +241,8 @@ def _normal(plan: str) -> list[tuple[str, ...]]:
     return [tuple(sorted(_NUMBERED.sub("", line).split())) for line in plan.splitlines()]
 
 
-def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str) -> list[str | None]:
-    """Conditions in the words of ``where`` that the filters of a plan may be, by table; None where there is none.
+def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str) -> list[tree.Expression | None]:
+    """Conditions that the filters of a plan may be, by table; None where there is none.
 
     Args:
         word: What the marks of columns begin with.
@@ -172,7 +260,8 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
             (table,) = tables
             parts = dict.fromkeys(_Reader(schemas[table], time_zone).conjuncts(text))
             filters_by_table[table].append(tree.conjunction(list(parts)))
-    return [where_of(filters) if filters else None for filters in filters_by_table]
+    either = [tree.disjunction(list(dict.fromkeys(filters))) for filters in filters_by_table]
+    return [None if isinstance(condition, tree.Constant) else condition for condition in either]
 
 
 class _Reader:
@@ -182,7 +271,7 @@ class _Reader:
         self._schema, self._zone = schema, Zone(time_zone)
 
     def conjuncts(self, text: str) -> Iterator[tree.Expression]:
-        """The conjuncts that ``where`` can say, by a text that every session reads alike."""
+        """The conjuncts that ``where`` can say."""
         parts = _split(text, " AND ")
         if len(parts) > 1:
             for part in parts:
@@ -190,7 +279,7 @@ class _Reader:
             return
         with suppress(DeltaSharingError, ValueError, OverflowError):
             read = self._condition(text)
-            if "\\" not in str(read) and tree.depth(read) < tree.MAX_DEPTH:  # an AND comes around it
+            if tree.depth(read) <= _DEEPEST:
                 yield read
 
     def _condition(self, text: str) -> tree.Expression:
@@ -261,8 +350,11 @@ def _bare(text: str) -> str:
 
 
 def implied_conditions(
-    plan: str, word: str, conditions: Sequence[str | None], plan_with: Callable[[Sequence[str | None]], str | None]
-) -> list[str | None]:
+    plan: str,
+    word: str,
+    conditions: Sequence[tree.Expression | None],
+    plan_with: Callable[[Sequence[tree.Expression | None]], str | None],
+) -> list[tree.Expression | None]:
     """Those of the conditions that the query itself implies; what they change is left out and tried no more.
 
     Args:
@@ -271,7 +363,7 @@ def implied_conditions(
     """
     remaining, before = list(conditions), _normal(plan)
     for _ in range(_ATTEMPTS):
-        other = plan_with(remaining) if any(remaining) else None
+        other = plan_with(remaining) if remaining.count(None) < len(remaining) else None
         if other is None:
             break
         after = _normal(other)

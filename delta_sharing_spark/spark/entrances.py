@@ -71,8 +71,10 @@ def _without_frames() -> Iterator[None]:
 
 @contextmanager
 def table_named(path: str) -> Iterator[None]:
-    """Name the table of an address in errors about its options, which Spark may raise far from the load that was given them, and the
-    machine in errors about its profile, which a client of Spark Connect may have as well."""
+    """Name the table of an address in errors about its options, which Spark may raise far from the load that was given them.
+
+    Errors about its profile name the machine: a client of Spark Connect may have such a profile as well.
+    """
     try:
         yield
     except (OptionError, PredicateError) as error:

@@ -1,8 +1,8 @@
 """Hands Spark a ``FileIndex`` of a shared table, so that each query's own filters and limit tell which files are listed.
 
 ``SharedTableIndex.java`` is the index; Spark's own compiler, Janino, compiles it in the driver's JVM. For a listing it calls the
-one function of ``_lister`` here, by Py4J's callback server. That server asks nobody for a password: what is called answers
-processes of this user alone, has nothing else to call, and never raises, so that no Python traceback stands in a Java one.
+one function of ``_lister`` here, by Py4J's callback server. That server asks nobody for a password. So what is called
+answers processes of this user alone, and has nothing else to call. It never raises: no Python traceback stands in a Java one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import secrets
-import signal
 import struct
 import threading
 import time
@@ -32,6 +31,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.access.load import ScanListing
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts
@@ -40,9 +40,11 @@ from delta_sharing_spark.native.plan import LoadColumns, NativePlan
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.predicates.tree import TRUE, Expression
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
-from delta_sharing_spark.spark.plan_conditions import read_filters, sql_text
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json, with_metadata
+from delta_sharing_spark.spark.patches import INTERRUPT
+from delta_sharing_spark.spark.plan_conditions import elements, read_filters, sql_text
 from delta_sharing_spark.spark.session_settings import is_connect
+from delta_sharing_spark.spark.table_frames import FIELD_ID
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ _METADATA = frozenset(
         "row_index",
     )
 )
+#: Of a table whose size no server tells; Spark broadcasts none of it.
+_UNKNOWN_SIZE = 1 << 60
 _REFUSED = "a process of another user asked for the files of a shared table, and was refused"
 
 #: Conjuncts of a scan as objects of the JVM, and what SharedTableIndex.java writes of the rows and columns that it needs, to
@@ -131,8 +135,8 @@ def _frame(spark: Any, dataset: Any) -> DataFrame:
 def _served_relation() -> Any:
     """The class of a frame by its name in the server; Connect is imported only where it is used.
 
-    PySpark's own class sends the server a request when the garbage collector finds it, in the middle of whatever the thread
-    does, and waits for the answer: one was seen never to come. This one notes the name.
+    PySpark's own class sends the server a request when the garbage collector finds it, in the middle of whatever the thread does.
+    It waits for the answer, and one was seen never to come. This one notes the name.
     """
     from pyspark.sql.connect.plan import CachedRemoteRelation
 
@@ -151,7 +155,6 @@ def index_relation(
     spark: SparkSession,
     index: TableIndex,
     gateway: Gateway,
-    data: Struct,
     options: dict[str, str],
     note: Callable[[ScanListing], None],
 ) -> DataFrame:
@@ -159,29 +162,51 @@ def index_relation(
 
     Args:
         spark: A session that can ask an index.
-        data: The columns that are read from files.
         options: Of Spark's Parquet reader.
     """
     end_listings_at_interrupts()
-    shown = index.shown
+    load_columns = index.shown
     identity = f"{index.identity} {gateway.port}"
     version = "" if index.load.version is None else f"@v{index.load.version}"
-    name = f"deltaSharing {shown.table}{version}"  # what plans and Spark's UI call its scans
+    name = f"deltaSharing {load_columns.table}{version}"  # what plans and Spark's UI call its scans
     dataset = _relation(
         spark,
         _session(spark).factory,
         _lister(_context(spark), _answering(index, gateway, note)),
         (identity, name, gateway.address_of(index.token)),
-        (data, Struct(shown.partition_columns)),
-        shown.deletion_column if needs_deletion_column(shown) else None,
+        load_columns,
         options,
     )
     return _frame(spark, dataset)
 
 
-def needs_deletion_column(shown: LoadColumns) -> bool:
+def planning_relation(spark: SparkSession, load_columns: LoadColumns, root: str, size: int | None) -> DataFrame:
+    """A relation as ``index_relation`` makes it, for a classic session to plan over: who executes it fails.
+
+    Args:
+        root: What its index calls the place of its files.
+        size: The bytes of the table's files; None where they are not known.
+    """
+
+    def answer(filters: Sequence[Any] | None, needs: str | None) -> bytes:
+        if filters is None:
+            return _SIZE + struct.pack(">q", _UNKNOWN_SIZE if size is None else size)
+        return _FAILURE + b"this relation is there to plan over"
+
+    dataset = _relation(
+        spark,
+        _session(spark).factory,
+        _lister(_context(spark), answer),
+        (root, f"deltaSharing {load_columns.table}", root),
+        load_columns,
+        {},
+    )
+    return _frame(spark, dataset)
+
+
+def needs_deletion_column(load_columns: LoadColumns) -> bool:
     """Whether Spark reads the column that marks deleted rows; a relation needs at least one column."""
-    return shown.may_have_vectors or not shown.columns.fields
+    return load_columns.may_have_vectors or not load_columns.columns.fields
 
 
 def _relation(
@@ -189,17 +214,22 @@ def _relation(
     factory: Any,
     lister: object,
     named: tuple[str, str, str],
-    schemas: tuple[Struct, Struct],
-    deletion_column: str | None,
+    load_columns: LoadColumns | None,
     options: dict[str, str],
 ) -> Any:
-    """The relation of an index as a dataset of the JVM's."""
+    """The relation of an index as a dataset of the JVM's; without ``shown`` it has a column ``a`` that marks deleted rows, and no other."""
     jvm, session = jvm_session(spark)
     sources = jvm.org.apache.spark.sql.execution.datasources
-    data, partitions = (_java_schema(jvm, schema) for schema in schemas)
-    if deletion_column is not None:
+    deletion_column = (
+        "a" if load_columns is None else load_columns.deletion_column if needs_deletion_column(load_columns) else ""
+    )
+    # Without field ids, by which Spark would find columns in sessions so configured.
+    columns = Struct(()) if load_columns is None else with_metadata(load_columns.columns, lambda key: key != FIELD_ID)
+    data = _java_schema(jvm, columns)
+    partitions = _java_schema(jvm, Struct(() if load_columns is None else load_columns.partition_columns))
+    if deletion_column:
         data = data.add(deletion_column, "boolean", True)
-    index = factory.of(lister, *named, partitions, deletion_column or "", int(time.time() * 1000))
+    index = factory.of(lister, *named, partitions, deletion_column, int(time.time() * 1000))
     relation = sources.HadoopFsRelation(
         index, partitions, data, jvm.scala.Option.empty(), index.format(), jvm.PythonUtils.toScalaMap(options), session
     )
@@ -223,12 +253,8 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                 if filters is None or needs is None:
                     return _SIZE + struct.pack(">q", index.size_in_bytes())
                 rows, required = json.loads(needs)
-                texts, condition = _condition(list(filters), index)
-                if index.shown.predicate is not None or (
-                    rows is not None and rows < 0 and not index.load.options.count_by_statistics
-                ):
-                    rows = None
-                plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
+                asked = scan_question(list(filters), rows, index.load, index.shown)
+                plan, record = index.listed(asked.filters, (asked.condition, asked.rows), lambda _: canceller.check())
                 note(record)
                 return _encoded(plan, plan.shown.scans.name(required), gateway.hosts)
         except DeltaSharingError as error:
@@ -240,35 +266,61 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
             return _FAILURE + b"the query was interrupted"
         except Exception as error:
             _log.exception("the files of %s could not be listed", index.shown.table)
-            told = DeltaSharingError(
+            failure = DeltaSharingError(
                 f"the files of {index.shown.table} could not be listed ({type(error).__name__}); load the table with "
                 f"engine='python', and report it"
             )
-            return _FAILURE + gateway.remember(told).encode()
+            return _FAILURE + gateway.remember(failure).encode()
         finally:
             _under_way.discard(canceller)
 
     return answer
 
 
-def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ...], Expression | None]:
-    """Spark's filters as SQL, and the condition that files are left out by; None where nothing leaves any out."""
-    own = f"isnull({index.shown.deletion_column}#"
+@dataclass(frozen=True, slots=True)
+class ScanQuestion:
+    """What a scan asks an index.
+
+    Attributes:
+        filters: Spark's filters, as SQL.
+        condition: What files are left out by; None where nothing leaves any out.
+        rows: So many rows are enough; None for all, COUNTED or COUNTED_TOGETHER where they are only counted.
+        unused: Filters that leave out nothing, with the reasons.
+    """
+
+    filters: tuple[str, ...]
+    condition: Expression | None
+    rows: int | None
+    unused: tuple[str, ...]
+
+
+def scan_question(
+    filters: Sequence[Any], rows: int | None, load: ResolvedScan, load_columns: LoadColumns
+) -> ScanQuestion:
+    """The question of a scan.
+
+    Args:
+        filters: Its conjuncts, as objects of the JVM.
+        rows: The rows that its query needs, as SharedTableIndex.java counts them.
+    """
+    own = f"isnull({load_columns.deletion_column}#"
     about_columns: list[Any] = []
     others: list[Any] = []
     for java in filters:
         if not str(java.toString()).startswith(own):
             (others if _METADATA & set(_names(java)) else about_columns).append(java)
-    load = index.load
     reading = read_filters(about_columns, load.columns, load.options.time_zone)
+    if load_columns.predicate is not None or (rows is not None and rows < 0 and not load.options.count_by_statistics):
+        rows = None
     condition = None if reading.condition == TRUE else reading.condition
-    return (*reading.texts, *map(sql_text, others)), condition
+    texts = [sql_text(java) for java in others]
+    unused = (*reading.unused, *(f"{text}: it may be about the file" for text in texts))
+    return ScanQuestion((*reading.texts, *texts), condition, rows, unused)
 
 
 def _names(java: Any) -> list[str]:
     """The names, in lower case, of the columns that an expression reads."""
-    names = java.references().toSeq()
-    return [str(names.apply(place).name()).lower() for place in range(names.size())]
+    return [str(name.name()).lower() for name in elements(java.references().toSeq())]
 
 
 def _encoded(plan: NativePlan, scan: str, hosts: Sequence[str]) -> bytes:
@@ -328,15 +380,15 @@ def _asker(client: Any) -> Any:
 def _session(spark: SparkSession) -> _Session:
     context = _context(spark)
     with _sessions_lock:
-        known = _sessions.get(context)
-        if known is None:
+        session = _sessions.get(context)
+        if session is None:
             try:
-                known = _Session(_tried(spark))
+                session = _Session(_tried(spark))
             except Exception as error:  # whatever a session of another make does, there is another way to read
-                known = _Session(why_not=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
-                _log.info("this session does not ask for its files: %s", known.why_not)
-            _sessions[context] = known
-        return known
+                session = _Session(why_not=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
+                _log.info("this session does not ask for its files: %s", session.why_not)
+            _sessions[context] = session
+        return session
 
 
 def _tried(spark: Any) -> Any:
@@ -356,9 +408,8 @@ def _tried(spark: Any) -> Any:
         asked.append(len(filters))
         return _LISTING + struct.pack(">iH", 0, 1) + b"t" + struct.pack(">iiiiQqh", 1, 0, 1, 5, 6, 7, -1)
 
-    schemas = Struct(()), Struct(())
     named = "tried", "tried", "webhdfs://127.0.0.1:1/tried"
-    dataset = _relation(spark, factory, _lister(context, answer), named, schemas, "a", {})
+    dataset = _relation(spark, factory, _lister(context, answer), named, None, {})
     relation = dataset.queryExecution().analyzed().relation()
     if relation.location().sizeInBytes() != 7 or len(dataset.where("a is null").inputFiles()) != 1 or not asked:
         raise RuntimeError("the session does not ask for its files")
@@ -371,40 +422,35 @@ def _compiled(gateway: Any, jvm: Any) -> Any:
 
     Py4J keeps methods by the names of their classes, and those of a class of the same name are refused: the name is drawn.
     """
-    known = _factories.get(gateway)
-    if known is None:
+    factory = _factories.get(gateway)
+    if factory is None:
         name = f"SharedTableIndex_{secrets.token_hex(8)}"
         source = files("delta_sharing_spark.spark").joinpath("SharedTableIndex.java").read_text(encoding="utf-8")
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
         compiler.cook(re.sub(r'(?<!")\bSharedTableIndex\b', name, source))
         made = compiler.getClassLoader().loadClass(name).getConstructors()[0]
-        known = _factories[gateway] = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
-    return known
-
-
-class _Interrupts:
-    """A handler of SIGINT that ends the listings under way, and goes on with the one that it stands before."""
-
-    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
-        self._before = before
-
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
-        for canceller in list(_under_way):
-            canceller.break_off()
-        try:
-            return self._before(number, frame)
-        except Exception:  # PySpark's own of 4.0 fails where Py4J's connection is in use
-            raise KeyboardInterrupt from None
+        factory = _factories[gateway] = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
+    return factory
 
 
 def end_listings_at_interrupts() -> None:
     """Let Ctrl-C end listings, which other threads make for Spark; called by the main thread before it waits for a query."""
-    if threading.current_thread() is threading.main_thread():
-        before = signal.getsignal(signal.SIGINT)
-        if callable(before) and not isinstance(before, _Interrupts):
-            with suppress(ValueError):
-                signal.signal(signal.SIGINT, _Interrupts(before))
+    INTERRUPT.apply(_ending_listings)
+
+
+def _ending_listings(before: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler of SIGINT that ends the listings under way, and goes on with the one that it stands before."""
+
+    def end(number: int, frame: FrameType | None) -> Any:
+        for canceller in list(_under_way):
+            canceller.break_off()
+        try:
+            return before(number, frame)
+        except Exception:  # PySpark's own of 4.0 fails where Py4J's connection is in use
+            raise KeyboardInterrupt from None
+
+    return end
 
 
 #: How numbers of a type lie in the first bytes of their eight, in this machine's order, which is the JVM's.

@@ -1,24 +1,23 @@
 """Registers the format ``deltaSharing`` with sessions, and stands in for the methods of PySpark that load it.
 
-In a process that called ``register``, a function stands for ``load`` of PySpark's four readers (batch and stream, classic and
-Connect), and changes loads of registered formats alone. It adds what the session's settings mean (:mod:`session_settings`),
-of which Spark tells the Python data source nothing. Where the session asks for another engine, a batch load is a DataFrame
-of the native lane where that fits; on a Connect server that is another process, actions on it read what they need
-(:mod:`connect_loads`). The engine is a setting of the session, so that sessions which Spark clones from it (``foreachBatch``)
-have it too. Another function stands for ``SparkSession.sql``: Spark itself takes ``FROM format.`path` `` of its own file
-formats alone.
+In a process that called ``register``, a function stands for ``load`` of PySpark's four readers (batch and stream, classic
+and Connect), and changes loads of registered formats alone. It adds what the session's settings mean
+(:mod:`session_settings`), of which Spark tells the Python data source nothing. Where the session asks for another engine, a
+batch load is a DataFrame of the native lane where that fits. On a Connect server that is another process, actions on it
+read what they need (:mod:`connect_loads`). The engine is a setting of the session, so that sessions which Spark clones from
+it (``foreachBatch``) have it too. Another function stands for ``SparkSession.sql``: Spark itself takes ``FROM format.`path`
+`` of its own file formats alone.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,11 +35,12 @@ from delta_sharing_spark.options.arguments import naming
 from delta_sharing_spark.options.declared import warn_of_stream_options
 from delta_sharing_spark.schema.types import merge, parse_schema, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
+from delta_sharing_spark.spark import patches
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.entrances import READ_ONLY
 from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
-from delta_sharing_spark.spark.register import OWN_LOAD, register_source
+from delta_sharing_spark.spark.register import register_source
 from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
 from delta_sharing_spark.spark.table_names import TIME_TRAVEL, table_references, tokens_of, with_frames
 from delta_sharing_spark.storage.profile_files import only_spark_reads
@@ -48,12 +48,6 @@ from delta_sharing_spark.storage.profile_files import only_spark_reads
 _Load = Callable[..., Any]
 _log = logging.getLogger(__name__)
 
-#: PySpark's writers, and their methods that name a format.
-_WRITERS = (
-    ("readwriter", "DataFrameWriter", "format"),
-    ("readwriter", "DataFrameWriterV2", "using"),
-    ("streaming.readwriter", "DataStreamWriter", "format"),
-)
 #: What every text with an address holds.
 _ADDRESS = re.compile(r"deltasharing`?\s*\.\s*`", re.IGNORECASE)
 #: How a statement begins that reads tables when it is run; what a view reads must be there whenever the view is read.
@@ -62,8 +56,6 @@ _lock = threading.Lock()
 #: The formats that were registered, and those of the sessions that ask for another engine than Python, in lower case.
 _formats: set[str] = set()
 _asking: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
-#: The packages of PySpark whose methods are stood in for.
-_replaced: set[str] = set()
 
 
 @short_traceback
@@ -97,31 +89,26 @@ def register(spark: SparkSession, name: str | None = None, engine: str = "auto")
 
 def _stand_in(spark: Any, name: str) -> None:
     """Stand in for PySpark's methods, of the kind of session that ``spark`` is, for a format."""
-    package = "pyspark.sql.connect" if is_connect(spark) else "pyspark.sql"
+    connected = is_connect(spark)
     with _lock:
         _formats.add(name.lower())
-        if package not in _replaced:
-            _replaced.add(package)
-            for module, reader in (("readwriter", "DataFrameReader"), ("streaming.readwriter", "DataStreamReader")):
-                kind = getattr(import_module(f"{package}.{module}"), reader)
-                kind.load = _loading(kind.load, is_stream=reader == "DataStreamReader")
-            for module, writer, method in _WRITERS:
-                kind = getattr(import_module(f"{package}.{module}"), writer)
-                setattr(kind, method, _refusing(getattr(kind, method)))
-            session = import_module(f"{package}.session").SparkSession
-            session.sql = _with_addresses(session.sql)
+        patches.LOAD.apply(partial(_loading, is_stream=False), is_connect=connected)
+        patches.STREAM_LOAD.apply(partial(_loading, is_stream=True), is_connect=connected)
+        for writer in patches.WRITERS:
+            writer.apply(_refusing, is_connect=connected)
+        patches.SQL.apply(_with_addresses, is_connect=connected)
 
 
 def _refusing(naming: Callable[..., Any]) -> Callable[..., Any]:
     """PySpark's method of a writer that names its format, which refuses ours where it is named and not when rows are there."""
 
-    @functools.wraps(naming)
+    @short_traceback
     def refusing(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(source, str) and source.lower() in _formats:
             raise ConfigError(READ_ONLY)
         return naming(self, source, *args, **kwargs)
 
-    return short_traceback(refusing)
+    return refusing
 
 
 def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
@@ -155,12 +142,11 @@ def _setting(name: str) -> str:
 
 
 def _loading(load: _Load, *, is_stream: bool) -> _Load:
-    """PySpark's ``load`` of a reader, for loads of registered formats; ``OWN_LOAD`` of it loads by the Python data source."""
+    """PySpark's ``load`` of a reader, for loads of registered formats."""
 
     def by_python(reader: Any, path: Any) -> Any:
         return load(reader, _tell(reader, path, is_stream))
 
-    @functools.wraps(load)
     def loading(self: Any, path: Any = None, format: str | None = None, schema: Any = None, **options: Any) -> Any:
         if format is not None:
             self.format(format)
@@ -169,11 +155,11 @@ def _loading(load: _Load, *, is_stream: bool) -> _Load:
         self.options(**options)
         if is_stream or not any(_asking.values()) or not (path is None or isinstance(path, str)):
             return by_python(self, path)
-        spark, source, given = _given(self, is_stream=False)
+        spark, source, own_options = _state_of(self, is_stream=False)
         engine = spark.conf.get(_setting(source), None) if any(source in names for names in _asking.values()) else None
         if engine in (None, "python"):
             return by_python(self, path)
-        frame = _lane_frame(self, spark, engine, path, given)
+        frame = _lane_frame(self, spark, engine, path, own_options)
         if frame is None:
             frame = by_python(self, path)
             if is_connect(spark) and not reach_of(spark).is_possible:
@@ -182,18 +168,19 @@ def _loading(load: _Load, *, is_stream: bool) -> _Load:
                 frame = connect_loads.narrowing(frame)
         return frame
 
-    setattr(loading, OWN_LOAD, by_python)
     return loading
 
 
-def _given(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
+def _state_of(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
     """The session of a reader, its format in lower case, and the options it was given; no format where Spark shows no stream's."""
     if not hasattr(reader, "_jreader"):
         return reader._client, str(reader._format).lower(), dict(reader._options)
     spark, jreader = reader._spark, reader._jreader
     try:
         if is_stream:
-            source, options = (_private(jreader, name) for name in ("source", "extraOptions"))
+            source, options = (
+                patches.private_field(jreader, field) for field in (patches.STREAM_SOURCE, patches.STREAM_OPTIONS)
+            )
         else:
             source, options = jreader.source(), jreader.extraOptions()
     except Py4JError:
@@ -204,22 +191,16 @@ def _given(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
     return spark, str(source).lower(), {str(name): str(value) for name, value in convert(options).items()}
 
 
-def _private(jreader: Any, name: str) -> Any:
-    field = jreader.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(jreader)
-
-
 @short_traceback
 def _tell(reader: Any, path: Any, is_stream: bool) -> Any:
     """Give a reader of a registered format what its session knows; returns the path that is left to load."""
-    spark, source, given = _given(reader, is_stream=is_stream)
+    spark, source, own_options = _state_of(reader, is_stream=is_stream)
     if source not in _formats:
         return path
     if not is_stream:
-        warn_of_stream_options(given)
-    reader.options(**session_options(spark, given, is_stream=is_stream))
-    address = path if isinstance(path, str) else next((v for k, v in given.items() if k.lower() == "path"), "")
+        warn_of_stream_options(own_options)
+    reader.options(**session_options(spark, own_options, is_stream=is_stream))
+    address = path if isinstance(path, str) else next((v for k, v in own_options.items() if k.lower() == "path"), "")
     profile = address.rpartition("#")[0]
     if not only_spark_reads(profile):
         return path
@@ -233,8 +214,8 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
     """A load by the native lane; None where it is to be PySpark's own."""
     schema = None
     if not is_connect(spark):
-        given = reader._jreader.userSpecifiedSchema()
-        schema = str(given.get().json()) if given.isDefined() else None
+        user_schema = reader._jreader.userSpecifiedSchema()
+        schema = str(user_schema.get().json()) if user_schema.isDefined() else None
     elif reader._schema or not reach_of(spark).is_possible:
         return None
     if path is not None and options.setdefault("path", path) != path:
@@ -268,7 +249,6 @@ def _as_given(load: ResolvedScan, schema: str) -> ResolvedScan:
 def _with_addresses(sql: Callable[..., Any]) -> Callable[..., Any]:
     """PySpark's ``SparkSession.sql``, for texts that name tables by their addresses: deltaSharing.`profile#share.schema.table`."""
 
-    @functools.wraps(sql)
     def read(self: Any, sqlQuery: str, args: Any = None, **kwargs: Any) -> Any:
         is_ours = DeltaSharingDataSource.name().lower() in _formats  # else a JVM source may have this name
         if kwargs or not is_ours or not isinstance(sqlQuery, str) or not _ADDRESS.search(sqlQuery):

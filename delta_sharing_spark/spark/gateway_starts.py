@@ -67,31 +67,33 @@ class GatewayStarts:
             ConfigError: The package is missing on all of them.
         """
         until = time.monotonic() + PATIENCE
-        is_told = False
+        is_logged = False
         with self._changed:
             self._asks = True
             while (
-                (waits := self._waits_for()) and (left := until - time.monotonic()) > 0 and not self._gateway.is_closed
+                (waits := self._waits_for())
+                and (remaining := until - time.monotonic()) > 0
+                and not self._gateway.is_closed
             ):
-                self._changed.wait(min(left, _LOOK))
-                if not is_told and left < PATIENCE - FIRST:
-                    is_told = True
+                self._changed.wait(min(remaining, _LOOK))
+                if not is_logged and remaining < PATIENCE - FIRST:
+                    is_logged = True
                     _log.warning(
                         "%s so far; it is waited for up to %.0f s, then the native lane is given up", waits, PATIENCE
                     )
             hosts = self._without()
-            lacks = [told for host, (_, told) in self._lacks.items() if host in hosts]
+            lacks = [report for host, (_, report) in self._lacks.items() if host in hosts]
             number = len(set(self._seen.values()))
         if not hosts and not waits:
             return None
-        missing = [told["name"] for told in lacks if "is_missing" in told]
+        missing = [report["name"] for report in lacks if "is_missing" in report]
         if missing and len(missing) == number:
             raise ConfigError(
                 f"the Python of Spark's executors lacks this package, on all machines ({', '.join(sorted(missing))}), so that "
                 f"neither way of reading works; run there: {install_line()}"
             )
-        told_of = [f"machine {told['name']}: {told['lacks']}" for told in lacks]
-        return "; ".join(told_of) or f"{waits or 'some machines have no gateway yet'} after {PATIENCE:.0f} s"
+        reasons = [f"machine {report['name']}: {report['lacks']}" for report in lacks]
+        return "; ".join(reasons) or f"{waits or 'some machines have no gateway yet'} after {PATIENCE:.0f} s"
 
     def _waits_for(self) -> str | None:
         if not self._has_looked or not (self._seen or self._has_served):
@@ -125,7 +127,9 @@ class GatewayStarts:
         now = time.monotonic()
         with self._changed:
             self._seen, self._has_looked = seen, True
-            self._lacks = {host: (since, told) for host, (since, told) in self._lacks.items() if now - since < _AGAIN}
+            self._lacks = {
+                host: (since, report) for host, (since, report) in self._lacks.items() if now - since < _AGAIN
+            }
             hosts = self._without() - self._starting - set(self._lacks)
             self._asks = self._asks and not seen and not self._has_served
             if self._asks and not self._starting and self._is_dynamic:
@@ -155,14 +159,14 @@ class GatewayStarts:
         """Run a job with a task for each host."""
         places = [[f"executor_{host}_{number}" for number, at in self._seen.items() if at == host] for host in hosts]
         try:
-            told = self._run(hosts, places)
+            reports = self._run(hosts, places)
         except Exception as error:  # whatever ends a job: the application's end above all
             _log.debug("the gateways could not be started: %s", error)
             why = f"a job failed ({' '.join(str(error).split())[:300]})"
-            told = [{"name": host, "hosts": [host], "lacks": why} for host in hosts]
+            reports = [{"name": host, "hosts": [host], "lacks": why} for host in hosts]
         with self._changed:
             now = time.monotonic()
-            for outcome in told:
+            for outcome in reports:
                 for host in outcome["hosts"]:
                     if "lacks" in outcome:
                         _log.warning("machine %s has no gateway of the native lane: %s", host, outcome["lacks"])

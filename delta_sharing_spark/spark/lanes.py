@@ -113,8 +113,8 @@ def note_python_source(engine: str, why: object, what: str = "the query") -> Non
 def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
     """A scan as a DataFrame of the Python data source, with further options that narrow it."""
     register_source(spark)
-    given = narrowed(scan.table.client.options_for(scan.table.name), scan.options)
-    options = overridden(given, narrowing)  # whose condition holds those of all loads
+    own = narrowed(scan.table.client.options_for(scan.table.name), scan.options)
+    options = overridden(own, narrowing)  # whose condition holds those of all loads
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     frame = load_by_python(spark.read.format("deltaSharing").options(**options), path)
@@ -122,19 +122,32 @@ def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] =
     return with_places(frame, str(scan.table)) if not is_connect(spark) or scan.has_places else frame
 
 
-def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
-    """The lane that a query over scans takes in a session, and why not the other; ``planned`` is the plan of a scan by itself."""
-    reach = _reach(spark, engine)
-    try:
-        if (why := _unfit(reach, engine, "read")) is not None:
-            raise StepAsideError(why)
-        for scan in scans:
-            if (why := why_not_in(spark, scan.resolved())) is not None:
-                raise StepAsideError(f"{scan.table}: {why}")
-            if planned is not None:
+def why_python_source(
+    spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None
+) -> str | None:
+    """Why the Python source reads a query over scans in a session; None where the native lane does.
+
+    Args:
+        planned: The plan of a scan by itself.
+    """
+    if (why := _unfit(_reach(spark, engine), engine, "read")) is not None:
+        return why
+    for scan in scans:
+        if (why := why_not_in(spark, scan.resolved())) is not None:
+            return f"{scan.table}: {why}"
+        if planned is not None:
+            try:
                 NativePlan(scan.resolved(), planned)
-    except StepAsideError as reason:
-        return f"Python data source: {reason}"
+            except StepAsideError as reason:
+                return str(reason)
+    return None
+
+
+def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
+    """The lane that a query over scans takes in a session, and why not the other, as ``why_python_source``."""
+    reach = _reach(spark, engine)
+    if (why := why_python_source(spark, scans, engine, planned)) is not None:
+        return f"Python data source: {why}"
     return f"native lane, Spark's own Parquet reader: {reach.reason}, which asks for the files of each scan with its own filters"
 
 

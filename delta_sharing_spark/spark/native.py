@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, TypeVar
 
-from py4j import java_gateway  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import QueryExecutionException
@@ -35,7 +33,6 @@ from delta_sharing_spark.schema.types import (
     Primitive,
     Struct,
     backquoted,
-    with_metadata,
 )
 from delta_sharing_spark.spark.file_index import (
     end_listings_at_interrupts,
@@ -45,9 +42,10 @@ from delta_sharing_spark.spark.file_index import (
     why_no_index,
 )
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
-from delta_sharing_spark.spark.narrowed_loads import FIELD_ID, reshaped
+from delta_sharing_spark.spark.patches import CONNECT_ERROR, JAVA_ANSWER
 from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 from delta_sharing_spark.spark.spark_types import as_spark_has
+from delta_sharing_spark.spark.table_frames import FIELD_ID, reshaped
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
@@ -187,17 +185,20 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
 
     gateway, index = _served(reach, opened_by)
     index.begin()
-    shown = index.shown
-    has_floats = any(name in str(shown.columns) for name in ("float", "double"))
+    load_columns = index.shown
+    has_floats = any(name in str(load_columns.columns) for name in ("float", "double"))
     options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {}), **client_options(gateway)}
-    # Without field ids, by which Spark would find columns in sessions so configured.
-    data = with_metadata(shown.columns, lambda key: key != FIELD_ID)
-    frame = _rows(index_relation(spark, index, gateway, data, options, note), shown)
-    if shown.predicate is not None:
-        condition = tree.sql_of(shown.predicate, tree.quote_bytes)
-        frame = frame.where(F.expr(f"({condition}) AND TRUE"))  # Spark takes no NULL alone
-    _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
-    return _output(frame, shown)
+    relation = index_relation(spark, index, gateway, options, note)
+    _log.info("table %s: native lane, files are asked for by each query (%s)", load_columns.table, reach.reason)
+    return loaded(relation, load_columns)
+
+
+def loaded(relation: DataFrame, load_columns: LoadColumns) -> DataFrame:
+    """The columns and rows of a load, of the relation of its index."""
+    frame = _rows(relation, load_columns)
+    if load_columns.predicate is not None:
+        frame = frame.where(tree.sql_of(load_columns.predicate, tree.quote_bytes))
+    return _output(frame, load_columns)
 
 
 def why_not_in(spark: SparkSession, load: ResolvedScan) -> str | None:
@@ -230,23 +231,16 @@ def raise_causes(is_connected: bool) -> None:
     into its own; PySpark replaces the first with each new session, hence the call with each load.
     """
     if is_connected:
-        core: Any = import_module("pyspark.sql.connect.client.core")
-        if not isinstance(core.convert_exception, _ConnectCauseRaiser):
-            core.convert_exception = _ConnectCauseRaiser(core.convert_exception)
-    elif not isinstance(java_gateway.get_return_value, _CauseRaiser):
-        java_gateway.get_return_value = _CauseRaiser(java_gateway.get_return_value)
+        CONNECT_ERROR.apply(_raising_connect_causes)
+    else:
+        JAVA_ANSWER.apply(_raising_causes)
 
 
-@dataclass(frozen=True, slots=True)
-class _CauseRaiser:
-    """Stands for ``py4j.java_gateway.get_return_value``."""
-
-    get_return_value: Callable[..., Any]
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        end_listings_at_interrupts()  # a notebook sets its own handler anew for each cell
+def _raising_causes(get_return_value: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(*arguments: Any, **named: Any) -> Any:
+        end_listings_at_interrupts()
         try:
-            return self.get_return_value(*arguments, **named)
+            return get_return_value(*arguments, **named)
         except Py4JJavaError as error:
             messages: list[str] = []
             exception = error.java_exception
@@ -258,19 +252,17 @@ class _CauseRaiser:
                 raise
         raise QueryExecutionException(cause)
 
+    return answer
 
-@dataclass(frozen=True, slots=True)
-class _ConnectCauseRaiser:
-    """Stands for ``convert_exception`` of PySpark's Connect client, which is told of an exception and those beneath it."""
 
-    convert_exception: Callable[..., Exception]
-
-    def __call__(self, info: Any, message: str, response: Any, *more: Any) -> Exception:
+def _raising_connect_causes(convert_exception: Callable[..., Exception]) -> Callable[..., Exception]:
+    def convert(info: Any, message: str, response: Any, *more: Any) -> Exception:
+        """Of an exception with its message, and the server's answer with those beneath it."""
         messages = [message] if response is None else [error.message for error in response.errors]
         cause = _error_in(messages)
-        return (
-            self.convert_exception(info, message, response, *more) if cause is None else QueryExecutionException(cause)
-        )
+        return convert_exception(info, message, response, *more) if cause is None else QueryExecutionException(cause)
+
+    return convert
 
 
 def client_options(gateway: Gateway) -> dict[str, str]:
@@ -280,27 +272,29 @@ def client_options(gateway: Gateway) -> dict[str, str]:
     return {**_CLIENT_OPTIONS, **_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
 
 
-def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
+def _rows(frame: DataFrame, load_columns: LoadColumns) -> DataFrame:
     """The table's rows with all columns that the load needs: deleted rows left out, voids filled in."""
-    full, has_deletion_column = shown.spec.full_schema, needs_deletion_column(shown)
+    full, has_deletion_column = load_columns.spec.full_schema, needs_deletion_column(load_columns)
     if has_deletion_column:
-        frame = frame.where(F.col(backquoted(shown.deletion_column)).isNull())
+        frame = frame.where(F.col(backquoted(load_columns.deletion_column)).isNull())
     if frame.columns == list(full.names):
         # Each column that is named costs calls into the JVM.
         return frame
-    if frame.columns == [*full.names, shown.deletion_column]:
-        return frame.drop(shown.deletion_column)
+    if frame.columns == [*full.names, load_columns.deletion_column]:
+        return frame.drop(load_columns.deletion_column)
     readable = Struct(tuple(field for field in full.fields if field.type != Primitive("void")))
     return frame.select(*reshaped(readable, full))
 
 
-def _output(frame: DataFrame, shown: LoadColumns) -> DataFrame:
+def _output(frame: DataFrame, load_columns: LoadColumns) -> DataFrame:
     """The columns of the load, with their metadata."""
-    loaded = {field.name: field.type for field in shown.spec.full_schema.fields}
-    output = {field.name: field.type for field in shown.output.fields}
-    if list(loaded.items()) == list(output.items()) and not any(FIELD_ID in f.metadata for f in shown.output.fields):
+    loaded = {field.name: field.type for field in load_columns.spec.full_schema.fields}
+    output = {field.name: field.type for field in load_columns.output.fields}
+    if list(loaded.items()) == list(output.items()) and not any(
+        FIELD_ID in f.metadata for f in load_columns.output.fields
+    ):
         return frame
-    return frame.select(*reshaped(shown.spec.full_schema, shown.output))
+    return frame.select(*reshaped(load_columns.spec.full_schema, load_columns.output))
 
 
 def end_of(spark: SparkSession) -> Callable[[], bool]:

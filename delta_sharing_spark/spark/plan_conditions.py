@@ -1,13 +1,13 @@
 """Turns filters of Spark's plans into conditions of ``where``.
 
-A filter is read from the tree of expressions that Spark planned, with the types it resolved, never from a text: a node
+A filter is read from the tree of expressions that Spark planned, with the types it resolved, never from a text. A node
 that is not known here is left to Spark.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +16,14 @@ from delta_sharing_spark.predicates import scalar_types as types
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.coercion import Scalar, cast_operand
 from delta_sharing_spark.predicates.functions import Operand, call, compare, condition, like, membership
-from delta_sharing_spark.predicates.literals import cast
+from delta_sharing_spark.predicates.literals import cast, typed
 from delta_sharing_spark.predicates.sql import resolve
-from delta_sharing_spark.predicates.times import DAY, Zone
+from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.schema.markup import plain_sql
 from delta_sharing_spark.schema.types import DataType, Primitive, Struct, backquoted, parse_type
 
 COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
-TEMPORAL = ("date", "timestamp", "timestamp_ntz")
 #: Functions of ``where`` by the names of Spark's expressions.
 _CALLS = {"StartsWith", "EndsWith", "Contains", "IsNull", "IsNotNull", "Coalesce", "Year"}
 _KNOWN = {*COMPARISONS, *_CALLS, "And", "Or", "Not", "In", "InSet", "IsNaN", "Like", "Literal", "AttributeReference", "GetStructField",
@@ -49,11 +48,6 @@ class Node:
     children: tuple[Node, ...]
     java: Callable[[], Any] = field(default=lambda: None, repr=False, compare=False)
 
-    def walk(self) -> Iterator[Node]:
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
 
 def class_of(row: Mapping[str, Any]) -> str:
     """The class of what a row of Spark's JSON describes, without its package."""
@@ -72,6 +66,11 @@ def node_of(java: Any) -> Node:
     return build(lambda: java)
 
 
+def elements(sequence: Any) -> list[Any]:
+    """The elements of a sequence of Scala's."""
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
 def _child(parent: Callable[[], Any], index: int) -> Callable[[], Any]:
     return lambda: parent().children().apply(index)
 
@@ -82,40 +81,36 @@ class ScanConditions:
 
     Attributes:
         condition: What no needed row fails.
-        left: Filters that are left to Spark alone, with the reason.
+        unused: Filters that are Spark's alone, with the reasons.
         texts: The filters as SQL for people, without the tests for NULL that comparisons imply.
     """
 
     condition: tree.Expression
-    left: tuple[str, ...]
+    unused: tuple[str, ...]
     texts: tuple[str, ...]
 
 
-def read_filters(
-    filters: Sequence[Any], schema: Struct, time_zone: str | None, *, follows_clock: bool = False
-) -> ScanConditions:
+def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str | None) -> ScanConditions:
     """The conditions that a scan's filters (of the JVM) give.
 
     Args:
         time_zone: The zone in which the load reads ``where``.
-        follows_clock: Whether bounds follow the clock: then lower bounds in time are a day wider, for changes of the zone's
-            offset, and other conditions on times are left out.
     """
     conditions: list[tree.Expression] = []
-    left: list[str] = []
+    unused: list[str] = []
     texts: dict[str, tree.Expression | None] = {}
-    reader = _Reader(schema, Zone(time_zone), follows_clock)
+    reader = _Reader(schema, Zone(time_zone))
     for java in filters:
         try:
             part, exact = reader.implied(node_of(java))
-            if tree.depth(part) > tree.MAX_DEPTH - 2:  # an AND of filters comes around it, and an OR of scans
-                raise PredicateError(f"it is more than {tree.MAX_DEPTH - 2} deep")
+            if tree.depth(part) > tree.MAX_DEPTH:
+                raise PredicateError(f"it is more than {tree.MAX_DEPTH} deep")
         except DeltaSharingError as reason:
-            left.append(f"{sql_text(java)}: {reason}")
+            unused.append(f"{sql_text(java)}: {reason}")
             texts[sql_text(java)] = None
             continue
         if not exact:
-            left.append(f"{sql_text(java)}: in part only")
+            unused.append(f"{sql_text(java)}: in part only")
         texts[plain_sql(str(part)) if exact else sql_text(java)] = part
         conditions.append(part)
     # A NULL passes no comparison: its test beside one says nothing more.
@@ -123,32 +118,25 @@ def read_filters(
     tests = [tree.negation(tree.IsNull(column)) for column in compared]
     return ScanConditions(
         tree.conjunction([part for part in dict.fromkeys(conditions) if part not in tests]),
-        tuple(left),
+        tuple(unused),
         tuple(text for text, part in texts.items() if part not in tests),
     )
 
 
 def sql_text(java: Any) -> str:
     """An expression of the JVM as SQL for people: columns without the names of views, numbers without their types."""
-    text, columns = str(java.sql()), java.references().toSeq()
-    for place in range(columns.size()):
-        column = columns.apply(place)
+    text = str(java.sql())
+    for column in elements(java.references().toSeq()):
         if not column.qualifier().isEmpty():
             text = text.replace(str(column.sql()), backquoted(str(column.name())))
     return plain_sql(text)
 
 
-def where_of(scans: Sequence[tree.Expression]) -> str | None:
-    """The text of the condition of rows that any of a table's scans needs; None if one needs all."""
-    needed = tree.disjunction(list(dict.fromkeys(scans)))
-    return None if isinstance(needed, tree.Constant) else str(needed)
-
-
 class _Reader:
     """Reads the filters of one scan."""
 
-    def __init__(self, schema: Struct, zone: Zone, follows_clock: bool) -> None:
-        self._schema, self._zone, self._follows_clock = schema, zone, follows_clock
+    def __init__(self, schema: Struct, zone: Zone) -> None:
+        self._schema, self._zone = schema, zone
 
     def implied(self, node: Node) -> tuple[tree.Expression, bool]:
         """A condition that is true of every row of which the filter is, and whether it is the filter itself.
@@ -170,20 +158,7 @@ class _Reader:
         if node.kind == "Or":
             parts = [self.implied(child) for child in node.children]
             return tree.disjunction([part for part, _ in parts]), all(exact for _, exact in parts)
-        if self._follows_clock and any(
-            n.kind == "Literal" and n.fields.get("dataType") in TEMPORAL for n in node.walk()
-        ):
-            return self._earlier(node), True
         return self._condition(node), True
-
-    def _earlier(self, node: Node) -> tree.Expression:
-        """A lower bound in time, a day earlier, so that it holds at any later moment."""
-        if node.kind in ("GreaterThan", "GreaterThanOrEqual") and node.children[1].kind == "Literal":
-            column, bound = map(self._operand, node.children)
-            if isinstance(column, tree.Column) and isinstance(bound, tree.Literal) and isinstance(bound.value, int):
-                earlier = bound.value - (1 if bound.type == types.DATE else DAY)
-                return compare(COMPARISONS[node.kind], column, _typed(earlier, bound.type), self._zone)
-        raise PredicateError("it may follow the clock, and is no lower bound of a column")
 
     def _condition(self, node: Node) -> tree.Expression:
         return condition(self._operand(node), self._zone)
@@ -226,8 +201,8 @@ class _Reader:
 
     def _set(self, node: Node, kind: DataType) -> list[Operand]:
         """The values of a long IN, which JSON leaves out."""
-        if kind == types.BINARY or (kind in types.TIMES and self._follows_clock):
-            raise PredicateError("a list of bytes, or of times that may follow the clock")
+        if kind == types.BINARY:
+            raise PredicateError("a list of bytes")
         values = node.java().hset()
         texts = sorted(str(values.mkString(_SEPARATOR)).split(_SEPARATOR))
         if len(texts) != values.size():
@@ -236,7 +211,7 @@ class _Reader:
         if values.contains(None):
             texts.remove("null")  # of two, the other is a string
             nulls.append(tree.Literal(None, types.VOID))
-        return nulls + [_typed(int(text), kind) if kind in types.TIMES else _cast(text, kind) for text in texts]
+        return nulls + [typed(int(text), kind) if kind in types.TIMES else _cast(text, kind) for text in texts]
 
 
 def _literal(node: Node) -> tree.Literal:
@@ -247,18 +222,12 @@ def _literal(node: Node) -> tree.Literal:
         return tree.Literal(None, types.VOID)
     kind = _scalar_type(node.fields.get("dataType"))
     if kind in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
-        return _typed(int(node.java().value()), kind)
-    return _typed(bytes(node.java().value()), kind) if kind == types.BINARY else _cast(str(value), kind)
+        return typed(int(node.java().value()), kind)
+    return typed(bytes(node.java().value()), kind) if kind == types.BINARY else _cast(str(value), kind)
 
 
 def _cast(text: str, kind: DataType) -> tree.Literal:
     return types.CastLiteral(cast(tree.Literal(text, types.STRING), kind, Zone()).value, kind)
-
-
-def _typed(value: int | bytes, kind: DataType) -> tree.Literal:
-    if isinstance(value, int) and not tree.MIN_DAYS <= (value if kind == types.DATE else value // DAY) <= tree.MAX_DAYS:
-        raise PredicateError("a moment outside the years 1 to 9999")
-    return types.CastLiteral(value, kind)
 
 
 def _scalar_type(name: Any) -> DataType:

@@ -20,6 +20,7 @@ from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+from delta_sharing_spark.spark.patches import own, run_workers_by
 from delta_sharing_spark.spark.session_settings import checked_session, is_connect
 
 _log = logging.getLogger(__name__)
@@ -28,8 +29,6 @@ _log = logging.getLogger(__name__)
 _REQUIRED = ("pyarrow", "numpy", "requests", "fsspec", "pyroaring")
 _PACKAGES = ("delta_sharing_spark", "pyspark_delta_sharing")
 _SESSIONS = 64
-#: Where a function that stands for PySpark's ``DataFrameReader.load`` holds PySpark's own.
-OWN_LOAD = "pyspark_own"
 
 #: The names that were registered with a session, for as long as it lives.
 _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
@@ -45,7 +44,7 @@ def use_own_python(spark: Any) -> None:
         return
     context = spark.sparkContext
     if context.master.startswith("local") and not context.master.startswith("local-cluster"):
-        context.pythonExec = sys.executable
+        run_workers_by(context, sys.executable)
     elif os.path.dirname(shutil.which(context.pythonExec) or "") != os.path.dirname(sys.executable):
         _log.warning(
             "Spark's workers run the %s of their machines, which may lack delta-sharing-spark; set PYSPARK_PYTHON to an interpreter "
@@ -78,8 +77,7 @@ def register_source(spark: SparkSession, name: str | None = None) -> None:
 
 def load_by_python(reader: Any, path: str) -> DataFrame:
     """Load by the Python data source, whatever engine the session asks for (``format_loads``)."""
-    load = type(reader).load
-    frame: DataFrame = getattr(load, OWN_LOAD, load)(reader, path)
+    frame: DataFrame = own(type(reader).load)(reader, path)
     return frame
 
 

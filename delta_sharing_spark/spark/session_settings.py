@@ -3,9 +3,9 @@
 Every face that has a session asks :func:`session_options`. The Python data source has none: Spark tells its planning worker
 nothing of the session, and its tasks find the query's settings in their context (:func:`in_session_of_task`).
 
-Spark Connect shows options in clear in its event log. Where the client has this package, it warns of credentials among them,
-once per process. Else (``spark.read`` of a client that has PySpark alone) the server's worker does, in the server's log: a client
-cannot be told anything by a data source that does not fail. Options by which a client would have the server run a
+Spark Connect shows options in clear in its event log. Where the client has this package, it warns of credentials among
+them, once per process. Else (``spark.read`` of a client that has PySpark alone) the server's worker does, in the server's
+log. A data source that does not fail cannot tell a client anything. Options by which a client would have the server run a
 command, read a file or use its identity are refused there.
 """
 
@@ -60,23 +60,23 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream: bool = False) -> dict[str, str]:
+def session_options(spark: SparkSession, own: Mapping[str, str], *, is_stream: bool = False) -> dict[str, str]:
     """The options that a session's settings add to those of a load: its zone, and what the JVM connector's settings mean.
 
     Settings that no option means are named in one warning.
 
     Args:
-        given: The options that the user gave, which come first.
+        own: The options that the user gave, which come first.
 
     Raises:
         ConfigError: Settings that belong together contradict each other.
     """
-    known = {name.lower() for name in given} | (set() if is_stream else _STREAM_ONLY)
+    names = {name.lower() for name in own} | (set() if is_stream else _STREAM_ONLY)
     added = {"timeZone": str(spark.conf.get(_ZONE))}
     settings = _jvm_settings(spark)
     if settings:
         added |= _translated(spark, settings)
-    return {name: value for name, value in added.items() if name.lower() not in known}
+    return {name: value for name, value in added.items() if name.lower() not in names}
 
 
 def checked_session(spark: SparkSession) -> SparkSession:
@@ -98,7 +98,7 @@ def in_session(client: Recipient, spark: SparkSession) -> Recipient:
 def in_session_of_task(split: Split) -> Split:
     """A split as a task of the Python data source reads it, which the load may have known nothing of the session for.
 
-    Partition values that name no zone are in the session's, or raise ConfigError where Spark does not tell it; data comes through
+    Partition values that name no zone are in the session's, or raise ConfigError where Spark does not tell it. Data comes through
     the proxy of the JVM connector's settings, which is one of data alone there, too.
     """
     return _through_proxy(_in_zone(split))
@@ -173,24 +173,24 @@ def _translated(spark: Any, settings: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     named: dict[str, str] = {}
     for name, value in sorted(settings.items()):
-        known = JVM_SETTINGS.get(name)
-        if known is None:
+        setting = JVM_SETTINGS.get(name)
+        if setting is None:
             named[name] = "the JVM connector 4.4 does not know it, either"
-        elif value.strip().lower() == known.default.lower():
+        elif value.strip().lower() == setting.default.lower():
             continue
-        elif known.word != "option":
-            named[name] = known.text
+        elif setting.word != "option":
+            named[name] = setting.text
         else:
-            made = known.options(value, settings)
+            made = setting.options(value, settings)
             try:
                 parse_options({"path": "a.b.c", **made}, is_stream=None)
                 options |= made
             except OptionError as error:
                 named[name] = f"its value does not fit: {error}"
     with _lock:
-        told = _settings_named.setdefault(spark, set())
-        news = {name: text for name, text in named.items() if name not in told}
-        told.update(news)
+        warned_of = _settings_named.setdefault(spark, set())
+        news = {name: text for name, text in named.items() if name not in warned_of}
+        warned_of.update(news)
     if news:
         listed = "; ".join(f"{name} ({text})" for name, text in news.items())
         warnings.warn(f"settings of the JVM connector have no effect here: {listed}", UserWarning, stacklevel=2)
@@ -231,8 +231,8 @@ def refuse_identity_options(options: Mapping[str, str]) -> None:
     Raises:
         OptionError: They are refused.
     """
-    said = os.environ.get(IDENTITY_OPTIONS, "").strip().lower()
-    if said == "allow" or not (said == "refuse" or serves_connect()):
+    rule = os.environ.get(IDENTITY_OPTIONS, "").strip().lower()
+    if rule == "allow" or not (rule == "refuse" or serves_connect()):
         return
     named = sorted(name for name in options if name.lower() in _IDENTITY)
     if named:

@@ -49,14 +49,14 @@ def as_spark_has(scan: ResolvedScan) -> ResolvedScan:
 
 
 def _tell(schema: Struct, table: str) -> None:
-    for field, shown in zip(schema.fields, _as_spark_has(schema).fields, strict=True):
-        if field.type != shown.type:
+    for field, in_spark in zip(schema.fields, _as_spark_has(schema).fields, strict=True):
+        if field.type != in_spark.type:
             _log.info(
                 "column %r of %s is %s in the table, which this Spark does not have: it is read as %s, in well-known binary (WKB)",
                 field.name,
                 table,
                 field.type,
-                shown.type,
+                in_spark.type,
             )
 
 
@@ -68,8 +68,8 @@ def spark_struct(schema: Struct) -> StructType:
 def _as_spark_has(schema: Struct) -> Struct:
     if not has_spatial(schema):
         return schema
-    shown: Struct = with_each_type(schema, lambda t: _BINARY if isinstance(t, Spatial) and srid_of(t) is None else t)
-    return shown
+    in_spark: Struct = with_each_type(schema, lambda t: _BINARY if isinstance(t, Spatial) and srid_of(t) is None else t)
+    return in_spark
 
 
 @cache

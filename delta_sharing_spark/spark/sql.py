@@ -1,7 +1,7 @@
-"""Runs Spark queries over shared tables: loads of each table what the query needs, and leaves the query itself to Spark.
+"""Runs Spark queries over shared tables, and explains them.
 
-Where the native lane reads, Spark's one plan asks for the files. Else a query is planned twice: over relations that stand in
-for its tables, from whose plan the needs are read, and over loads with just those needs. Columns that Spark's plan does not need are there as NULLs, so that the query's text still fits.
+Where the native lane reads, Spark's one plan asks for the files of each scan. Else the Python data source reads, on classic sessions
+what the options of the loads say, and on Connect what the query needs (``connect_plans``).
 """
 
 from __future__ import annotations
@@ -14,32 +14,39 @@ from itertools import accumulate
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.access.load import Load, Recipient, RecipientTable
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
-from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.arguments import naming
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.rest import near_name
-from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.lanes import explain_engine, lane_of_query, note_python_source, python_frame
-from delta_sharing_spark.spark.narrowed_loads import (
+from delta_sharing_spark.spark.connect_plans import (
+    MarkerRelations,
+    Query,
     TableNeed,
-    column_paths,
-    completed,
     described,
     filled,
+    first_line,
     narrowing,
-    of_readable,
+    query_needs,
     sent_condition,
 )
-from delta_sharing_spark.spark.plan_reading import PlanningRelations
+from delta_sharing_spark.spark.lanes import (
+    explain_engine,
+    lane_of_query,
+    note_python_source,
+    python_frame,
+    why_python_source,
+)
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
+from delta_sharing_spark.spark.spark_types import spark_struct
+from delta_sharing_spark.spark.table_frames import completed, of_readable
 from delta_sharing_spark.spark.table_names import (
     TIME_TRAVEL,
     TableReference,
@@ -61,8 +68,6 @@ _DOUBLE_QUOTED_NAMES = ("spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.ans
 
 #: Makes a data frame of one: ``table("share.schema.name")`` gives a shared table's.
 Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
-#: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
-_Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
 #: Options of each load: Spark may read one mention of a table twice, and the caller may use a query's DataFrame again.
 _FOR_ANY_USE = {"pushdown": "off"}
 _ADVICE = (
@@ -83,7 +88,7 @@ def run(client: Recipient, spark: SparkSession, text: str, args: Any = None, eng
             note_python_source(engine, reason)
         else:
             return over(frames.__getitem__)
-    return _narrowed(client, spark, references, over)
+    return _narrowed(client, spark, references, over) if is_connect(spark) else over(_whole(spark, references))
 
 
 def query(client: Recipient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
@@ -105,16 +110,12 @@ def query(client: Recipient, spark: SparkSession, build: Build, engine: str | No
             if not steps_aside:
                 return frame
         note_python_source(engine or client.engine, steps_aside[0])
-    references, over, whole = _of_build(client, spark, build)
-    if whole is None:
-        return _narrowed(client, spark, references, over)
-    _log.info("%s; its tables are loaded whole", whole)
-
-    def whole_table(name: str) -> DataFrame:
-        reference = _reference(client, parse_table_name(name))
-        return completed(python_frame(reference, spark, _FOR_ANY_USE), reference)
-
-    return build(whole_table)
+    if is_connect(spark):
+        references, over, whole = _of_build(client, spark, build)
+        if whole is None:
+            return _narrowed(client, spark, references, over)
+        _log.info("%s; its tables are loaded whole", whole)
+    return build(lambda name: _whole(spark, [_reference(client, parse_table_name(name))])(0))
 
 
 def explain(
@@ -126,80 +127,69 @@ def explain(
 ) -> str:
     """Explain a SQL text or a function (``SharingClient.explain_sql``)."""
     spark, whole = spark or active_session(), None
-    client = in_session(client, spark)
+    client, engine = in_session(client, spark), engine or client.engine
     if isinstance(asked, str):
         references, over = _of_text(client, spark, asked, args)
     else:
         references, over, whole = _of_build(client, spark, asked)
-    if whole is not None:
+    if whole is not None and is_connect(spark):
         return f"every table is loaded whole: {whole}"
+    if whole is not None:
+        return f"what it asks is known when it runs: {whole}; client.last_scans() tells it then"
     if not references:
         return "no shared table"
-    needs, _ = plan(client, spark, references, over)
-    lines = [explain_engine(spark, references, engine or client.engine)]
-    lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
-    return "\n".join(lines)
+    if is_connect(spark):
+        needs, _ = query_needs(spark, references, over)
+        tables = [_explained(client, load, need) for load, need in zip(references, needs, strict=True)]
+    elif why_python_source(spark, references, engine) is None:
+        from delta_sharing_spark.spark.index_questions import explained_questions
+
+        tables = explained_questions(spark, references, over)
+    else:
+        # Spark's error, if it does not understand the query.
+        over([completed(spark.createDataFrame([], spark_struct(r.schema)), r) for r in references].__getitem__)
+        reason = "the Python source reads what the options of the load say"
+        needs = [TableNeed(load.schema if load.has_columns else None, reason=reason) for load in references]
+        tables = [_explained(client, load, need) for load, need in zip(references, needs, strict=True)]
+    return "\n".join([explain_engine(spark, references, engine), *(line for table in tables for line in table)])
 
 
 def _explained(client: Recipient, reference: Load, need: TableNeed) -> list[str]:
-    travel = "".join(f", {name} {value}" for name, value in reference.options.items())
+    """The lines of a table of which the Python source reads what is needed."""
     if need.columns is None:
         columns = f"all: {need.reason}"
     else:
-        columns = ", ".join(column_paths(reference.schema, need.columns)) or "none: its rows are counted"
+        columns = ", ".join(map(quoted_column, need.columns.names)) or "none: its rows are counted"
     lines = [
-        f"{reference.table}{travel}",
+        reference.described(),
         f"  columns  {columns}",
         f"  where    {sent_condition(client.options, need) or 'none'}",
     ]
-    if need.columns is not None and need.reason:
-        lines.append(f"           {need.reason}")
-    return lines + [f"  left     {text}" for text in need.left]
+    return [*lines, f"           {need.reason}"] if need.columns is not None and need.reason else lines
 
 
-def plan(
-    client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query
-) -> tuple[Sequence[TableNeed], Sequence[tuple[str, str]]]:
-    """The needs of a query of each of its tables, and its own columns by name and type; nothing of it is executed.
+def _whole(spark: SparkSession, references: Sequence[Load]) -> Callable[[int], DataFrame]:
+    """The tables of a query by the Python source, as the options of their loads say; mentions of the same share one load."""
+    frames: dict[int, DataFrame] = {}
 
-    Raises:
-        pyspark.errors.AnalysisException: Spark does not understand the query.
-    """
-    if not references:
-        return [], []
-    relations = _relations(client, spark)
-    try:
-        stand_ins = [completed(relations.add(r.schema), r) for r in references]
-        for frame in stand_ins:
-            _ = frame.schema  # Connect says now whether it has such a relation
-    except PySparkException as error:
-        reason = f"Spark cannot plan over its types ({_first_line(error)})"
-        return [TableNeed(reason=reason)] * len(references), []
-    planned = over(stand_ins.__getitem__)
-    try:
-        return relations.needs(planned, over), described(planned)
-    except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
-        reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
-        return [TableNeed(reason=reason)] * len(references), []
+    def frame(place: int) -> DataFrame:
+        reference = references[place]
+        if id(reference) not in frames:
+            _log.info("table %s: the Python source reads what the options of the load say", reference.table)
+            frames[id(reference)] = completed(python_frame(reference, spark, _FOR_ANY_USE), reference)
+        return frames[id(reference)]
+
+    return frame
 
 
-def _relations(client: Recipient, spark: SparkSession) -> PlanningRelations | WordRelations:
-    """The relations that stand in for tables while a query is planned."""
-    if is_connect(spark):
-        return WordRelations(spark)
-    # The zone in which a load reads the literals of ``where`` that name none.
-    zone = parse_options(client.load_options(TableName("a", "b", "c"), {})).time_zone
-    return PlanningRelations(spark, zone)
-
-
-def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query) -> DataFrame:
-    """The query over loads of what it needs, or over whole tables if its columns would change otherwise."""
-    needs, columns = plan(client, spark, references, over)
+def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load], over: Query) -> DataFrame:
+    """On Connect, the query over loads of what it needs, or over whole tables if its columns would change otherwise."""
+    needs, columns = query_needs(spark, references, over)
     frames: dict[object, DataFrame] = {}
 
-    def load(place: int, need: TableNeed) -> DataFrame:
+    def load(place: int) -> DataFrame:
         """A table with what is needed of it; mentions that need the same share one load."""
-        reference = references[place]
+        reference, need = references[place], needs[place]
         options = {**_FOR_ANY_USE, **narrowing(client.options, reference.schema, need)}
         key = reference.table.name, *sorted({**reference.options, **options}.items())
         if key not in frames:
@@ -209,15 +199,15 @@ def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load]
 
     if any(need.columns is not None for need in needs):
         try:
-            narrowed = over(lambda place: load(place, needs[place]))
+            narrowed = over(load)
             if described(narrowed) == columns:
                 return narrowed
             _log.warning(
                 "the narrowed query has other columns than the query over whole tables; reading the whole tables"
             )
         except AnalysisException as error:
-            _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", _first_line(error))
-    return over(lambda place: load(place, TableNeed()))
+            _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", first_line(error))
+    return over(_whole(spark, references))
 
 
 def require_query(spark: SparkSession, text: str) -> None:
@@ -248,8 +238,8 @@ def require_query(spark: SparkSession, text: str) -> None:
         if not is_connect(spark):
             with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
                 _parse(spark, text)  # its own error, if it is no statement at all
-        first_line = str(refused).strip().partition("\n")[0]
-        raise PredicateError(f"Spark does not read this as a query ({first_line}); {_ADVICE}", position=0) from refused
+        why = first_line(refused)
+        raise PredicateError(f"Spark does not read this as a query ({why}); {_ADVICE}", position=0) from refused
     except AnalysisException:
         if not is_connect(spark):  # which analyses too: the query itself tells that error
             raise
@@ -269,17 +259,17 @@ def _parse(spark: Any, text: str) -> None:
 # --- the tables of a query --------------------------------------------------------------------------------------------
 
 
-def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tuple[list[Load], _Query]:
+def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tuple[list[Load], Query]:
     """The shared tables of a SQL text, and the text as a query over other relations in their place."""
     require_query(spark, text)
     register_source(spark)
     double_quoted = all(str(spark.conf.get(name, "false")).lower() == "true" for name in _DOUBLE_QUOTED_NAMES)
     tokens = tokens_of(text, double_quoted_names=double_quoted)
     mentions = table_references(text, tokens)
-    found = list(zip(mentions, _find_all(client, mentions), strict=True))
-    shared = [(mention, reference) for mention, reference in found if isinstance(reference, Load)]
-    missing = next((answer for _, answer in found if isinstance(answer, NotFoundError)), None)
-    others = [mention.name for mention, answer in found if answer is None]
+    answers = list(zip(mentions, _find_all(client, mentions), strict=True))
+    shared = [(mention, reference) for mention, reference in answers if isinstance(reference, Load)]
+    missing = next((answer for _, answer in answers if isinstance(answer, NotFoundError)), None)
+    others = [mention.name for mention, answer in answers if answer is None]
     names = [f"t{i}" for i in range(len(shared))]
     # Spark fills names in braces in only where there are some.
     spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
@@ -291,7 +281,7 @@ def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tu
                 frame.schema  # noqa: B018 - Connect says now what is not there
             return frame
         except AnalysisException as error:
-            first = _first_line(error)
+            first = first_line(error)
             why = _why_not_there(client, first, missing, others)
             if why is None:
                 raise
@@ -359,10 +349,10 @@ def _reference(client: Recipient, name: TableName, options: Mapping[str, str] | 
     return of_readable(Load(RecipientTable(client, name), options or {}))
 
 
-def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[list[Load], _Query, str | None]:
+def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[list[Load], Query, str | None]:
     """The shared tables that a function asks for, the function as a query, and why its tables must be loaded whole, if so.
 
-    The function is called over tables that nothing can execute, twice: only if it makes the same of them both times,
+    The function is called over tables that nothing can execute, twice. Only if it makes the same of them both times,
     what it needs of them is what it needs at its next call.
     """
     register_source(spark)
@@ -379,7 +369,7 @@ def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[lis
 
         return build(table)
 
-    relations = _relations(client, spark)
+    relations = MarkerRelations(spark)
     stand_ins: list[DataFrame] = []
 
     def first(name: str) -> DataFrame:
@@ -394,9 +384,5 @@ def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[lis
     except DeltaSharingError:
         raise
     except Exception as error:  # what is the function's own is raised by its next call, over whole tables
-        return references, over, f"the function cannot be planned without executing it ({_first_line(error)})"
+        return references, over, f"the function cannot be planned without executing it ({first_line(error)})"
     return references, over, None if same else "the function makes another data frame at each call"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -33,18 +33,21 @@ def start(settings: dict[str, Any]) -> dict[str, Any]:
             pass
         return False
 
-    told: dict[str, Any] = {"name": socket.gethostname(), "hosts": [h for h in settings["hosts"] if is_own(h)]}
+    report: dict[str, Any] = {"name": socket.gethostname(), "hosts": [h for h in settings["hosts"] if is_own(h)]}
     try:
         from importlib.metadata import version
 
         from delta_sharing_spark.native.machine_gateway import loopback_identity
 
-        told["identity"] = loopback_identity()
-        if told["identity"] in settings["running"]:
-            return told
-        found = version("delta-sharing-spark")
-        if found != settings["version"]:
-            return {**told, "lacks": f"its delta-sharing-spark is {found}, and the driver's is {settings['version']}"}
+        report["identity"] = loopback_identity()
+        if report["identity"] in settings["running"]:
+            return report
+        own_version = version("delta-sharing-spark")
+        if own_version != settings["version"]:
+            return {
+                **report,
+                "lacks": f"its delta-sharing-spark is {own_version}, and the driver's is {settings['version']}",
+            }
         where = [os.path.abspath(place) for place in sys.path]
         # What is released goes back to the system: its memory counts in the container's.
         bounded = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "1048576"}
@@ -58,9 +61,9 @@ def start(settings: dict[str, Any]) -> dict[str, Any]:
         outcome = out.decode().strip()
         if outcome != "serves" and not outcome.startswith("is not needed: the machine has"):
             last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-            told["lacks"] = f"its gateway ended: {outcome or last}"
+            report["lacks"] = f"its gateway ended: {outcome or last}"
     except ImportError as error:
-        told.update(lacks=f"its Python, {sys.executable}, has no delta-sharing-spark ({error})", is_missing="yes")
+        report.update(lacks=f"its Python, {sys.executable}, has no delta-sharing-spark ({error})", is_missing="yes")
     except (OSError, subprocess.SubprocessError) as error:
-        told["lacks"] = f"its gateway could not be started: {type(error).__name__}: {error}"
-    return told
+        report["lacks"] = f"its gateway could not be started: {type(error).__name__}: {error}"
+    return report

@@ -21,8 +21,8 @@ from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark.lanes import frame_of
-from delta_sharing_spark.spark.narrowed_loads import completed, of_readable
 from delta_sharing_spark.spark.session_settings import checked_session, in_session
+from delta_sharing_spark.spark.table_frames import completed, of_readable
 
 _log = logging.getLogger(__name__)
 
@@ -202,11 +202,11 @@ def _chosen(tables: Mapping[str, str], folded: Callable[[str], str]) -> dict[str
     Raises:
         AddressError: A name is no table's, a view's is empty, or two are one in the session.
     """
-    known: dict[str, str] = {}
+    names: dict[str, str] = {}
     for view in tables:
         if not view.strip("` "):
             raise AddressError(f"the view of {tables[view]} has an empty name; name it")
-        other = known.setdefault(folded(view), view)
+        other = names.setdefault(folded(view), view)
         if other != view:
             raise AddressError(
                 f"the views {other} and {view} are one in Spark, which compares names without case; rename one"

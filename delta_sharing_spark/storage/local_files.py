@@ -34,8 +34,8 @@ def info(location: Location, what: str) -> StoredObject:
 def entries(directory: Location, start_name: str, what: str) -> list[StoredObject]:
     """The files right in a directory whose name is ``start_name`` or sorts after it, sorted; none where it does not exist."""
     try:
-        with _in_our_words(what), os.scandir(directory.path) as found:
-            files = [entry for entry in found if entry.name >= start_name and entry.is_file()]
+        with _in_our_words(what), os.scandir(directory.path) as directory_entries:
+            files = [entry for entry in directory_entries if entry.name >= start_name and entry.is_file()]
             return sorted(StoredObject.of_file(entry.name, entry.stat()) for entry in files)
     except FileNotFoundError:
         return []

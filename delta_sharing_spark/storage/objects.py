@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import requests
 
-from delta_sharing_spark.errors import ConfigError, CredentialError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError, NetworkError
 from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, tells_length
 from delta_sharing_spark.network.connections import Canceller, canceller_here
 from delta_sharing_spark.network.retry import RetryableError
@@ -17,11 +16,12 @@ from delta_sharing_spark.network.urls import UrlError, host_of, parse_url
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
 from delta_sharing_spark.storage.clouds.contract import Cloud, Secret, UnreadableAnswer
-from delta_sharing_spark.storage.clouds.registry import check, cloud_for, fits
+from delta_sharing_spark.storage.clouds.registry import check, cloud_for
 from delta_sharing_spark.storage.locations import Location, StoredObject
 from delta_sharing_spark.storage.range_reader import (
     FileVersion,
     HttpWay,
+    Lease,
     RangeReader,
     Request,
     StorageSettings,
@@ -53,12 +53,7 @@ class Storage:
     """
 
     def __init__(self, location: Location, secret: Secret, settings: StorageSettings, *, credential: str = "") -> None:
-        if not fits(secret, location):
-            raise CredentialError(
-                f"location {location} takes a credential of kind {location.kind}, but one of kind {secret.kind} was "
-                f"given; ask the provider to check the sharing server"
-            )
-        check(secret)
+        check(secret, location)
         self.location = location
         self.credential = credential
         self.settings = settings
@@ -238,8 +233,8 @@ class CloudWay(HttpWay):
             ) from None
         # An endpoint that the user names may be on this machine; a location that the server names may not.
         may_be_local = settings.endpoint is not None and settings.trusts_endpoint
-        shown = {**headers, **cloud.headers(self._method, url)}
-        return Request(self._method, parts, shown, may_be_local, (corrections, headers))
+        all_headers = {**headers, **cloud.headers(self._method, url)}
+        return Request(self._method, parts, all_headers, may_be_local, (corrections, headers))
 
     def corrected(self, request: Request, answer: requests.Response, body: Callable[[], bytes]) -> Request | None:
         cloud = self._cloud
@@ -283,42 +278,9 @@ class CloudWay(HttpWay):
         )
 
 
-class StorageLease(Protocol):
-    """A location's storage, whose credential is kept valid."""
-
-    def storage(self) -> Storage:
-        """The storage, with a credential that should work now; renewed first if it is about to expire."""
-
-    def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
-        """Prepare another credential, after the storage refused the file ``name`` for the ``refusals``-th time in one read.
-
-        Raises:
-            DeltaSharingError: There is no other credential; says what to do.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectWay:
-    """The way to one object with the credential of now (``range_reader.Way``)."""
-
-    lease: StorageLease
-    storage: Storage
-    location: Location
-    name: str
-    is_data: bool
-
-    def fill(self, transfer: Transfer, canceller: Canceller) -> None:
-        self.storage.fetch(self.location, transfer, canceller, what=f"file {self.name}")
-        if self.is_data:
-            self.storage.note_data_read(self.location)
-
-    def refused(self, refusal: PermissionError, refusals: int) -> None:
-        self.lease.refused(self.storage, self.location, self.name, refusal, refusals)
-
-
 def object_reader(
-    lease: StorageLease, location: Location, *, name: str, size: int | None, is_data: bool = True
-) -> RangeReader:
+    lease: Lease[Storage], location: Location, *, name: str, size: int | None, is_data: bool = True
+) -> RangeReader[Storage]:
     """A ``ByteSource`` over a storage.
 
     Args:
@@ -328,4 +290,10 @@ def object_reader(
         size: Planned bytes; None where the plan does not say.
         is_data: Whether it is a data file, as opposed to one of the log.
     """
-    return RangeReader(lambda: ObjectWay(lease, lease.storage(), location, name, is_data), FileVersion(name, size))
+
+    def fill(storage: Storage, transfer: Transfer, canceller: Canceller) -> None:
+        storage.fetch(location, transfer, canceller, what=f"file {name}")
+        if is_data:
+            storage.note_data_read(location)
+
+    return RangeReader(lease, fill, FileVersion(name, size))

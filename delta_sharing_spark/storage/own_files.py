@@ -66,20 +66,20 @@ def open_directory(root: int, name: str) -> int:
     Raises:
         OSError: It cannot be made, or (ELOOP, ENOTDIR; ``filename`` is the path so far) a link or a file is in its place.
     """
-    found, path = os.dup(root), ""
+    directory, path = os.dup(root), ""
     for part in filter(None, name.split("/")):
         path = f"{path}/{part}" if path else part
         try:
             with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=found)
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=found)
+                os.mkdir(part, dir_fd=directory)
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=directory)
         except OSError as error:
             error.filename = path
             raise
         finally:
-            os.close(found)
-        found = below
-    return found
+            os.close(directory)
+        directory = below
+    return directory
 
 
 def open_own(path: Path, at: int | None = None) -> tuple[int, Path]:

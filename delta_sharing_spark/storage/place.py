@@ -12,8 +12,8 @@ from typing import TypeVar
 from delta_sharing_spark.errors import AddressError, CorruptFileError, DeltaSharingError, FileError, NoSuchFileError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.storage.locations import Location, StoredObject
-from delta_sharing_spark.storage.objects import Storage, StorageLease
-from delta_sharing_spark.storage.range_reader import FileVersion, Transfer
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.range_reader import FileVersion, Lease, Transfer, renewing
 from delta_sharing_spark.storage.ranges import Range
 
 _T = TypeVar("_T")
@@ -37,7 +37,7 @@ class Place:
 
     name: str
     root: Location
-    lease: StorageLease
+    lease: Lease[Storage]
 
     def __repr__(self) -> str:
         return f"Place({self.name} at {self.root})"
@@ -82,7 +82,7 @@ class Place:
         what = f"the listing of {self._named(below)}"
         while True:
             listed = partial(Storage.list_page, directory=directory, token=token, deep=deep, what=what)
-            page, token = self._run(directory, what, listed)
+            page, token = self._run(what, listed)
             for key, size, modified in page:
                 if not key.startswith(prefix):
                     raise FileError(f"{what} has {key!r}, which lies elsewhere; ask the provider to check the storage")
@@ -111,7 +111,7 @@ class Place:
         if self.root.is_local:
             return self._local_info(below)
         try:
-            found = self._run(location, what, lambda storage: storage.info(location, what=what))
+            found = self._run(what, lambda storage: storage.info(location, what=what))
             return StoredObject(below, found.size, found.modified_ms)
         except NoSuchFileError:
             if next(self.entries(below), None) is not None:
@@ -137,22 +137,15 @@ class Place:
         transfer = Transfer(Range(start, start + length), version)
         if length:
             with canceller.watching():
-                self._run(location, what, lambda storage: storage.fetch(location, transfer, canceller, what=what))
+                self._run(what, lambda storage: storage.fetch(location, transfer, canceller, what=what))
         if transfer.arrived != length:
             raise CorruptFileError(f"{what} ends at byte {start + transfer.arrived}; {_CHANGED}", file=version.name)
         return transfer.data
 
-    def _run(self, location: Location, what: str, action: Callable[[Storage], _T]) -> _T:
+    def _run(self, what: str, action: Callable[[Storage], _T]) -> _T:
         """Do something with the storage; a credential that is refused is renewed."""
-        refusals = 0
         try:
-            while True:
-                storage = self.lease.storage()
-                try:
-                    return action(storage)
-                except PermissionError as refusal:
-                    refusals += 1
-                    self.lease.refused(storage, location, what, refusal, refusals)
+            return renewing(self.lease, what, action)
         except FileNotFoundError:
             raise NoSuchFileError(f"{what} does not exist, or no longer; list the files of {self.name}") from None
         except DeltaSharingError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import requests
 
@@ -18,6 +18,7 @@ from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failu
 from delta_sharing_spark.storage.range_reader import (
     FileVersion,
     HttpWay,
+    Lease,
     RangeReader,
     Request,
     StorageSettings,
@@ -28,21 +29,30 @@ from delta_sharing_spark.storage.range_reader import (
 _EXPIRED_BODY = re.compile(rb"(?i)expired|AuthenticationFailed|InvalidToken|TokenRefreshRequired|SignatureDoesNotMatch")
 
 
-class UrlLease(Protocol):
-    """The URL of one file, which is kept valid."""
+@dataclass(frozen=True, slots=True)
+class _FewRenewals:
+    """A lease of URLs that is asked for another one ``MAX_RENEWALS`` times in one read."""
 
-    def url(self) -> str:
-        """A URL that should work now; renewed first if it is about to expire."""
+    lease: Lease[str]
+    settings: StorageSettings
 
-    def refused(self, url: str, reason: str) -> None:
-        """Get another URL for the next call of ``url()``, after the storage refused ``url``.
+    def current(self) -> str:
+        return self.lease.current()
 
-        Raises:
-            DeltaSharingError: There is no other URL; says what to do.
-        """
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        if refusals > MAX_RENEWALS:
+            action = action_of(refusal, "reload the table, and ask the provider if it goes on")
+            raise FileError(
+                f"file {name}: the storage {host_of(source)} refused it again after {MAX_RENEWALS} renewals "
+                f"({reason_of(refusal)}); {action}",
+                file=name,
+            ) from None
+        if refusals > 1:
+            self.settings.sleep(SETTLING)
+        self.lease.refused(source, name, refusal, refusals)
 
 
-def url_reader(lease: UrlLease, settings: StorageSettings, *, name: str, size: int | None) -> RangeReader:
+def url_reader(lease: Lease[str], settings: StorageSettings, *, name: str, size: int | None) -> RangeReader[str]:
     """A ``ByteSource`` over presigned URLs. Requests never carry the sharing token.
 
     Args:
@@ -52,8 +62,10 @@ def url_reader(lease: UrlLease, settings: StorageSettings, *, name: str, size: i
     """
     version = FileVersion(name, size)
     # A URL is looked at once, and asked for many ranges.
-    way = lru_cache(maxsize=1)(lambda url: PresignedUrl(url, lease, version, settings))
-    return RangeReader(lambda: way(lease.url()), version)
+    way = lru_cache(maxsize=1)(lambda url: PresignedUrl(url, version, settings))
+    return RangeReader(
+        _FewRenewals(lease, settings), lambda url, transfer, canceller: way(url).fill(transfer, canceller), version
+    )
 
 
 class PresignedUrl(HttpWay):
@@ -61,9 +73,9 @@ class PresignedUrl(HttpWay):
 
     most_corrections = 5
 
-    def __init__(self, url: str, lease: UrlLease, version: FileVersion, settings: StorageSettings) -> None:
+    def __init__(self, url: str, version: FileVersion, settings: StorageSettings) -> None:
         super().__init__(settings, f"file {version.name}")
-        self._url, self._lease, self._version = url, lease, version
+        self._url, self._version = url, version
         try:
             self._first = parse_url(url)
         except UrlError as why:
@@ -93,19 +105,6 @@ class PresignedUrl(HttpWay):
         if isinstance(failure, FileNotFoundError | FileError) and status in (400, 404) and _EXPIRED_BODY.search(body):
             return StorageRefusal(f"HTTP {status}", "ended")
         return self._version.changed("the storage says it is shorter") if status == 416 else failure
-
-    def refused(self, refusal: PermissionError, refusals: int) -> None:
-        """See ``Way.refused``."""
-        if refusals > MAX_RENEWALS:
-            action = action_of(refusal, "reload the table, and ask the provider if it goes on")
-            raise FileError(
-                f"{self.what}: the storage {self.host} refused it again after {MAX_RENEWALS} renewals "
-                f"({reason_of(refusal)}); {action}",
-                file=self._version.name,
-            ) from None
-        if refusals > 1:
-            self.settings.sleep(SETTLING)
-        self._lease.refused(self._url, str(refusal))
 
     def gave_up(self, failure: RetryableError) -> DeltaSharingError:
         return NetworkError(
@@ -147,13 +146,13 @@ class PresignedUrl(HttpWay):
         """
         if url.scheme not in ("https", "http"):
             raise self._no_url(url.root, "")
-        allowed, is_here = url.name in self.settings.allowed_hosts, is_loopback(url.host)
-        if url.scheme == "http" and not (allowed or is_here):
+        is_allowed, is_here = url.name in self.settings.allowed_hosts, is_loopback(url.host)
+        if url.scheme == "http" and not (is_allowed or is_here):
             raise ConfigError(
                 f"{self.what}: its URL is {url.scheme}://{url.host}, which is not encrypted; "
                 f"name the host in the option allowedDataHosts if you trust it"
             )
-        may_be_local = allowed or (self.settings.local_server and is_here and is_loopback(self._first.host))
+        may_be_local = is_allowed or (self.settings.local_server and is_here and is_loopback(self._first.host))
         if (is_here or is_local_address(url.host)) and not may_be_local:
             raise self._refused_host(f"{url.host},")
         return may_be_local

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import requests
@@ -52,6 +52,7 @@ from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 
 _T = TypeVar("_T")
+_S = TypeVar("_S")
 
 #: Bytes of a body that are received at once.
 _CHUNK = 256 << 10
@@ -222,39 +223,52 @@ def _read_into(response: requests.Response, room: memoryview) -> int:
     return len(piece)
 
 
-class Way(Protocol):
-    """How a file's bytes are asked for now: with one URL, or one credential."""
+class Lease(Protocol[_S]):
+    """What files are asked for with, a URL or a storage with its credential, which is kept valid."""
 
-    def fill(self, transfer: Transfer, canceller: Canceller) -> None:
-        """Receive what a transfer is missing.
+    def current(self) -> _S:
+        """What should work now; renewed first if it is about to end."""
 
-        Raises:
-            FileNotFoundError: There is no such file.
-            PermissionError: The way is refused.
-            CorruptFileError, NetworkError, FileError, ReadCancelled
-        """
-
-    def refused(self, refusal: PermissionError, refusals: int) -> None:
-        """Prepare another way, after this one was refused for the ``refusals``-th time in one read.
+    def refused(self, source: _S, name: str, refusal: PermissionError, refusals: int) -> None:
+        """Prepare another one, after ``source`` was refused for the ``refusals``-th time in one read of the file ``name``.
 
         Raises:
             DeltaSharingError: There is no other; says what to do.
         """
 
 
-class RangeReader:
-    """A ``ByteSource`` over a way to a file.
+def renewing(
+    lease: Lease[_S],
+    name: str,
+    action: Callable[[_S], _T],
+    check: Callable[[_S, PermissionError, int], None] = lambda source, refusal, refusals: None,
+) -> _T:
+    """Do something with what a lease gives until that is not refused; ``check`` or the lease raise to end it."""
+    refusals = 0
+    while True:
+        source = lease.current()
+        try:
+            return action(source)
+        except PermissionError as refusal:
+            refusals += 1
+            check(source, refusal, refusals)
+            lease.refused(source, name, refusal, refusals)
+
+
+class RangeReader(Generic[_S]):
+    """A ``ByteSource`` over a lease.
 
     Args:
-        way: Gives the way that should work now; what is about to end is renewed first.
+        lease: Gives what the file is asked for with.
+        fill: Receives with it what a transfer is missing (``HttpWay.fill``).
         version: The file's name, planned size and ETag.
     """
 
-    def __init__(self, way: Callable[[], Way], version: FileVersion) -> None:
+    def __init__(self, lease: Lease[_S], fill: Callable[[_S, Transfer, Canceller], None], version: FileVersion) -> None:
         self.name = version.name
         self.size = version.size if version.size is not None else UNKNOWN_SIZE
-        self._way, self._version = way, version
-        self._canceller = Canceller(f"file {self.name}")
+        self._lease, self._fill, self._version = lease, fill, version
+        self._canceller = Canceller(f"file {version.name}")
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``; one request, unless it breaks or is refused.
@@ -265,23 +279,15 @@ class RangeReader:
         """
         check_range(self, start, length)
         transfer = Transfer(Range(start, start + length), self._version)
-        refusals = 0
-        while length:
+        try:
             with self._canceller.watching():
-                way = self._way()
-            try:
-                way.fill(transfer, self._canceller)
-                break
-            except FileNotFoundError:
-                raise FileGoneError(
-                    f"file {self.name}: the storage no longer has it; the table was probably rewritten or vacuumed: "
-                    f"reload it",
-                    file=self.name,
-                ) from None
-            except PermissionError as refusal:
-                refusals += 1
-                with self._canceller.watching():
-                    way.refused(refusal, refusals)
+                if length:
+                    renewing(self._lease, self.name, lambda source: self._fill(source, transfer, self._canceller))
+        except FileNotFoundError:
+            raise FileGoneError(
+                f"file {self.name}: the storage no longer has it; the table was probably rewritten or vacuumed: reload it",
+                file=self.name,
+            ) from None
         if transfer.arrived != length:
             raise CorruptFileError(
                 f"file {self.name} has {start + transfer.arrived} bytes, needed were {start + length}; "
@@ -357,7 +363,7 @@ class HttpWay(ABC):
         """The error of more corrections than ``most_corrections``."""
 
     def fill(self, transfer: Transfer, canceller: Canceller) -> None:
-        """See ``Way.fill``."""
+        """Receive what a transfer is missing; raises as ``ask``."""
         self.ask(lambda answer: transfer.receive(answer, canceller), canceller, transfer)
 
     def ask(self, receive: Callable[[Any], _T], canceller: Canceller, transfer: Transfer | None = None) -> _T:
@@ -388,11 +394,14 @@ class HttpWay(ABC):
             with canceller.watching():
                 self.settings.sleep(seconds)
 
-        def reached() -> int:
-            return 0 if transfer is None else transfer.arrived
-
         try:
-            return retry(attempt, self.settings, reached=reached, sleep=sleep, what=self.what)
+            return retry(
+                attempt,
+                self.settings,
+                reached=lambda: 0 if transfer is None else transfer.arrived,
+                sleep=sleep,
+                what=self.what,
+            )
         except WrongRangeError as failure:
             raise FileError(
                 f"{self.what}: the storage at {self.host} goes on answering with other bytes than asked for ({failure}); "
@@ -422,11 +431,11 @@ class HttpWay(ABC):
 
         with Deadline(settings.request_seconds, silent) as deadline:
             try:
-                with canceller.watching(), self._sent(request, is_decoded=is_decoded) as answer:
+                with canceller.watching(), self._send(request, is_decoded=is_decoded) as answer:
                     canceller.check()
                     if not isinstance(answer, PooledAnswer) and answer.status_code not in (200, 206):
                         self._refuse(request, answer)
-                    received = receive(answer)
+                    result = receive(answer)
                     canceller.check()
             except Exception as error:
                 canceller.check()
@@ -439,20 +448,20 @@ class HttpWay(ABC):
                         forget_frames(error)
         if deadline.is_over:
             raise RetryableError(f"{request.url.host} had not sent all of it after {settings.request_seconds:.0f} s")
-        return received
+        return result
 
     @contextmanager
-    def _sent(self, request: Request, *, is_decoded: bool) -> Iterator[Answer]:
+    def _send(self, request: Request, *, is_decoded: bool) -> Iterator[Answer]:
         """Sends a request, and counts it and the bytes of its answer for metrics, however it ends."""
         settings, session = self.settings, data_session(self.settings)
         timeout = (settings.connect_timeout, settings.read_timeout)
         metrics.count(metrics.REQUESTS, 1, table=settings.table, server=settings.server)
         try:
             with nullcontext() if request.may_be_local else refusing_local_addresses():
-                sent = send(session, request.method, request.url, request.headers, timeout, is_decoded=is_decoded)
+                response = send(session, request.method, request.url, request.headers, timeout, is_decoded=is_decoded)
         except AddressRefusedError as refusal:
             raise self.address_refused(request, str(refusal)) from None
-        with sent as answer:
+        with response as answer:
             try:
                 yield answer
             finally:

@@ -28,7 +28,7 @@ from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaShari
 from delta_sharing_spark.network import retry
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool
-from delta_sharing_spark.scan import split_reader
+from delta_sharing_spark.scan import fetching
 from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
@@ -185,7 +185,7 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
             return super().submit(*arguments, **named)
 
     split = planned(server, maxSplitBytes="1g")
-    monkeypatch.setattr(split_reader, "DaemonPool", ClosingPool)
+    monkeypatch.setattr(fetching, "DaemonPool", ClosingPool)
     reader = _SplitReader(split, split.access)
     with pytest.raises(ReadCancelled, match="broken off"):
         list(reader.batches())
@@ -211,7 +211,7 @@ def test_abandoned_and_collected_as_its_own_pool_begins_a_thread(
                 until(lambda: (gc.collect(), gone() is None)[1])  # a collection under way elsewhere makes it do nothing
             super()._begin()
 
-    monkeypatch.setattr(split_reader, "DaemonPool", CollectingPool)
+    monkeypatch.setattr(fetching, "DaemonPool", CollectingPool)
     first = planned(server, maxSplitBytes="1g")
     batches = read_splits([first, replace(first, index=1)], workers=2)
     next(batches)
@@ -410,11 +410,11 @@ class _Url:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def url(self) -> str:
+    def current(self) -> str:
         return self._url
 
-    def refused(self, url: str, reason: str) -> None:
-        raise AssertionError(reason)
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        raise AssertionError(str(refusal))
 
 
 def test_urls_that_are_not_admitted() -> None:

@@ -44,8 +44,7 @@ def load(
 
 @pytest.mark.filterwarnings("ignore:The copy keyword", "ignore:PySpark does not yet")
 def test_an_action_reads_what_it_needs(load: Load, spark: Any, server: SharingServer, caplog: Any) -> None:
-    from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.plan import LogicalPlan
+    from delta_sharing_spark.spark.patches import FETCHES, WRITTEN_PLAN
 
     frame, other = load(), load("second", where="id > 1")
 
@@ -75,8 +74,8 @@ def test_an_action_reads_what_it_needs(load: Load, spark: Any, server: SharingSe
     assert load(limit="3").where("id > 2").count() <= 3
     assert load().schema == frame.schema
     delta_sharing_spark.register(spark, engine="python")
-    assert not hasattr(LogicalPlan.to_proto, "pyspark_own")
-    assert not hasattr(DataFrame._to_table, "pyspark_own")
+    assert not WRITTEN_PLAN.is_applied()
+    assert not FETCHES[0].is_applied()
     assert read(frame.agg(F.count("id"))) == [(len(ids),)], "what was loaded is whole from now on"
     with pytest.raises(ConfigError, match="another process"):
         delta_sharing_spark.register(spark, engine="native")

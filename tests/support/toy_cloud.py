@@ -35,7 +35,7 @@ class Toy(contract.Cloud):
 
     def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         lines = [line.split("\t") for line in body.decode().splitlines()]
-        entries = [StoredObject(contract.object_key(key), *contract.size_and_time(size, at)) for size, at, key in lines]
+        entries = [contract.entry(key, size, time) for size, time, key in lines]
         return entries, entries[-1].name if len(entries) == _PAGE else None
 
     def headers(self, method: str, url: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.sharing import profile
 from delta_sharing_spark.storage import locations
+from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.testing.server import sharing_server
 
 #: Ours, after what Windows' ``os``, ``socket`` and ``signal`` lack is gone; the standard library has taken what it uses.
@@ -67,8 +68,8 @@ def test_a_system_without_what_only_posix_has(tmp_path: Path) -> None:
 
 def test_paths_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "_IS_WINDOWS", True)
-    assert locations.parse_location("file:///C:/shared/t").path == "C:/shared/t"
-    assert str(locations.parse_location("file:///C:/shared/t")) == "file:///C:/shared/t"
+    assert parse_location("file:///C:/shared/t").path == "C:/shared/t"
+    assert str(parse_location("file:///C:/shared/t")) == "file:///C:/shared/t"
     assert paths.local_path(paths.join("file:///C:/shared/t", "a/b.parquet")) == "C:/shared/t/a/b.parquet"
     assert paths.qualify("file:///C:/t", "file:/D:/x/./y") == "file:///D:/x/y"
     assert paths.local_path("file:///share/t") == "/share/t"
@@ -76,3 +77,36 @@ def test_paths_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profile._local(r"C:\Users\me\p.share") == Path(r"C:\Users\me\p.share")
     monkeypatch.setattr(sharing_server.os.path, "splitdrive", lambda text: (text[:2], text[2:]))
     assert sharing_server._location("C:/shared/t").startswith("file:///")
+
+
+WITHOUT_SPARK = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "pyspark":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import delta_sharing_spark
+
+profile = delta_sharing_spark.Profile("https://127.0.0.1:1/", bearer_token="t")
+for call in (
+    lambda: delta_sharing_spark.register,
+    lambda: delta_sharing_spark.load_as_spark("a.b.c", delta_sharing_profile=profile),
+    lambda: delta_sharing_spark.load_table_changes_as_spark("a.b.c", 0, delta_sharing_profile=profile),
+):
+    try:
+        call()
+    except delta_sharing_spark.DeltaSharingError as error:
+        print(error)
+"""
+
+
+def test_what_needs_spark_says_so_where_there_is_none() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, check=False)
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 3, ended.stderr
+    for line, name in zip(lines, ("register", "load_as_spark", "load_table_changes_as_spark"), strict=True):
+        assert line.startswith(f"{name}() needs pyspark, which is not installed: pip install '")
+        assert "[spark]'" in line

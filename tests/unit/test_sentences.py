@@ -85,3 +85,34 @@ def test_sentences_of_docstrings_and_comments_are_short(folder: str) -> None:
             for text in (*docstrings(source), *comments(source)):
                 long += [f"{module.name} {sentence}" for sentence in long_sentences(text, _OF_A_DOCSTRING)]
     assert long == []
+
+
+#: What is no name: a participle says what was done to something, and not what it is.
+_PARTICIPLES = {"told", "known", "left", "shown", "kept", "given", "said", "found"}
+#: HTTP's own word; fields of the public test server; what errors of every folder call.
+_NAMES_OF_OLD = {"not_found", "known_features", "known_version", "shown"}
+
+
+def _participles(tree: ast.AST) -> Iterator[str]:
+    """The names that a tree binds and that hold a participle; ``left`` beside ``right`` is a side."""
+    for node in ast.walk(tree):
+        names: tuple[str, ...]
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names = (name,)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names = (name,)
+            case _:
+                names = ()
+        yield from (n for n in names if _PARTICIPLES & set(n.split("_")) and n not in _NAMES_OF_OLD)
+
+
+@pytest.mark.parametrize("folder", sorted({m.relative_to(ROOT).parts[1] for m in MODULES} - _LATER))
+def test_participles_are_no_names(folder: str) -> None:
+    names = []
+    for module in MODULES:
+        if module.relative_to(ROOT).parts[1] == folder:
+            tree = ast.parse(module.read_text(encoding="utf-8"))
+            has_sides = any(isinstance(node, ast.Name) and node.id == "right" for node in ast.walk(tree))
+            names += [(module.name, n) for n in _participles(tree) if not (n == "left" and has_sides)]
+    assert names == []

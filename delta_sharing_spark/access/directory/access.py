@@ -21,8 +21,8 @@ from delta_sharing_spark.network.renewable import Renewable, Term, due_before
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.answers import action_of, is_sure, reason_of
-from delta_sharing_spark.storage.clouds.contract import Secret
-from delta_sharing_spark.storage.clouds.registry import check, cloud_of, fits, kinds_on_wire, parse_location
+from delta_sharing_spark.storage.clouds.contract import NO_SECRET, Secret
+from delta_sharing_spark.storage.clouds.registry import check, cloud_of, kinds_on_wire, parse_location
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.objects import Storage, object_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
@@ -79,12 +79,7 @@ class StorageToken:
     ended: float | None = None
 
     def __post_init__(self) -> None:
-        if not fits(self.secret, self.location):
-            raise CredentialError(
-                f"the credential for {self.location} is of kind {self.secret.kind}, but its scheme "
-                f"{self.location.scheme!r} takes {self.location.kind}; ask the provider to check the sharing server"
-            )
-        check(self.secret)
+        check(self.secret, self.location)
 
     @property
     def kind(self) -> str:
@@ -151,7 +146,7 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
 
 def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
     if requested.is_local and not credentials.secrets:
-        return Secret("local")
+        return NO_SECRET
     if len(credentials.secrets) != 1:
         kinds = ", ".join(credentials.secrets) or "none"
         raise CredentialError(
@@ -323,7 +318,7 @@ class DirectoryAccess(FileAccess):
 
     def lease(self, location: Location) -> DirectoryLease:
         """The lease of the location that ``location`` lies in; raises CredentialError where it lies in none."""
-        return DirectoryLease(self, token_covering(self.tokens, location, table=self.table))
+        return DirectoryLease(self, token_covering(self.tokens, location, table=self.table), location)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: with the first of the tokens."""
@@ -359,14 +354,13 @@ class DirectoryAccess(FileAccess):
 class DirectoryLease:
     """One location's storage, with a token that is renewed before it expires and once when it is refused."""
 
-    def __init__(self, access: DirectoryAccess, token: StorageToken) -> None:
-        self._access = access
-        self._token = token
+    def __init__(self, access: DirectoryAccess, token: StorageToken, location: Location) -> None:
+        self._access, self._token, self._location = access, token, location
         #: Whether a new token that was refused has been tried again after a pause, which is no renewal.
         self._has_paused = False
 
-    def storage(self) -> Storage:
-        """See ``StorageLease.storage``; raises CredentialError where the token has expired and cannot be renewed."""
+    def current(self) -> Storage:
+        """See ``Lease.current``; raises CredentialError where the token has expired and cannot be renewed."""
         token, issuer = self._token, self._access.issuer
         if issuer is not None:
             TOKENS.put(issuer, token.location, token)
@@ -378,10 +372,10 @@ class DirectoryLease:
             )
         return storage_for(token, self._access.settings)
 
-    def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
+    def refused(self, storage: Storage, name: str, refusal: PermissionError, refusals: int) -> None:
         issuer = self._access.issuer
         if issuer is None or refusals > MAX_RENEWALS + self._has_paused:
-            raise self._final(storage, location, name, refusal)
+            raise self._final(storage, name, refusal)
         token = self._token
         if token.uuid != storage.credential:
             return  # another thread has renewed it meanwhile
@@ -404,9 +398,9 @@ class DirectoryLease:
             )
             raise
 
-    def _final(self, storage: Storage, location: Location, name: str, refusal: PermissionError) -> DeltaSharingError:
+    def _final(self, storage: Storage, name: str, refusal: PermissionError) -> DeltaSharingError:
         """The error of a file that is refused also with a new credential: it is gone, or the credential is too narrow."""
-        access, token = self._access, self._token
+        access, token, location = self._access, self._token, self._location
         if is_sure(refusal) and (action := action_of(refusal, "")):
             return CredentialError(
                 f"the storage refuses {name} of {access.table} ({reason_of(refusal)}); {action}", file=name

@@ -303,7 +303,7 @@ class FlightTable(OpenTable):
         return {
             "table": self._table,
             "columns": None if columns is None else [backquoted(name) for name in columns],
-            "where": options.where,
+            "where": None if scan.predicate is None else str(scan.predicate),
             "options": settings,
         }
 

@@ -29,7 +29,7 @@ class Buckets:
         self, expression: Expression, path: tuple[str, ...], kind: DataType, is_uuid: bool, count: int
     ) -> None:
         self._path, self.count = path, count
-        self._compared: dict[int, Mapping[int | None, Sequence[Literal]]] = {}
+        self._literals: dict[int, Mapping[int | None, Sequence[Literal]]] = {}
         self._note(expression, kind, is_uuid)
 
     def within(self, expression: Expression, buckets: Collection[int]) -> Expression:
@@ -45,8 +45,8 @@ class Buckets:
                 return IsTrue(self.within(operand, buckets))
             case IsNull(operand) if not isinstance(operand, tree.Column):
                 return IsNull(self.within(operand, buckets))
-            case Compare(_, column) | In(column) if (compared := self._compared.get(id(expression))) is not None:
-                literals = [one for bucket in (None, *buckets) for one in compared.get(bucket, ())]
+            case Compare(_, column) | In(column) if (by_bucket := self._literals.get(id(expression))) is not None:
+                literals = [one for bucket in (None, *buckets) for one in by_bucket.get(bucket, ())]
                 return In(column, tuple(literals)) if literals else tree.FALSE
         return expression
 
@@ -61,10 +61,10 @@ class Buckets:
                 for inner in tree.operands(expression):
                     self._note(inner, kind, is_uuid)
                 return
-        compared: dict[int | None, list[Literal]] = {}
+        by_bucket: dict[int | None, list[Literal]] = {}
         for literal in literals:
-            compared.setdefault(bucket_of(literal, is_uuid, self.count), []).append(literal)
-        self._compared[id(expression)] = compared
+            by_bucket.setdefault(bucket_of(literal, is_uuid, self.count), []).append(literal)
+        self._literals[id(expression)] = by_bucket
 
 
 def bucket_of(literal: Literal, is_uuid: bool, count: int) -> int | None:
@@ -95,13 +95,13 @@ def murmur3(data: bytes) -> int:
     >>> hex(murmur3(b"iceberg"))
     '0x481f22d9'
     """
-    found, length = 0, len(data)
+    state, length = 0, len(data)
     for start in range(0, length, 4):
         block = int.from_bytes(data[start : start + 4], "little") * 0xCC9E2D51 & _MASK
-        found ^= (block << 15 | block >> 17) * 0x1B873593 & _MASK
+        state ^= (block << 15 | block >> 17) * 0x1B873593 & _MASK
         if start + 4 <= length:
-            found = ((found << 13 | found >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
-    found ^= length
-    found = (found ^ found >> 16) * 0x85EBCA6B & _MASK
-    found = (found ^ found >> 13) * 0xC2B2AE35 & _MASK
-    return found ^ found >> 16
+            state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
+    state ^= length
+    state = (state ^ state >> 16) * 0x85EBCA6B & _MASK
+    state = (state ^ state >> 13) * 0xC2B2AE35 & _MASK
+    return state ^ state >> 16

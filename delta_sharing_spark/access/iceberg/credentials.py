@@ -14,7 +14,7 @@ from delta_sharing_spark.network.http import NetworkSettings, parse_count
 from delta_sharing_spark.network.urls import UrlError, parse_url
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.clouds.contract import Secret
+from delta_sharing_spark.storage.clouds.contract import NO_SECRET, Secret
 from delta_sharing_spark.storage.clouds.registry import cloud_of, kind_of, parse_location
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.range_reader import StorageSettings
@@ -54,7 +54,7 @@ def token_for(
     """
     origin, now = f"{catalog.profile.iceberg_endpoint} {table}", time.time()
     if location.is_local:
-        return StorageToken(location, Secret("local"), now, now + UNTOLD_SECONDS, origin)
+        return StorageToken(location, NO_SECRET, now, now + UNTOLD_SECONDS, origin)
     by_length = sorted(vended, key=lambda one: len(one.prefix or ""), reverse=True)
     signs = False
     for one in by_length:
@@ -88,11 +88,11 @@ def _covers(prefix: str | None, location: Location) -> bool:
 def _secret(location: Location, properties: Mapping[str, str]) -> tuple[Secret | None, float | None]:
     """The secret among properties for a location's cloud, and when it ends; None where there is none."""
     cloud = cloud_of(location.kind)
-    for names, end in cloud.vended(location):
-        sent = {part: properties[name] for part, name in names.items() if properties.get(name)}
-        if sent.keys() >= set(cloud.parts) - cloud.optional:
+    for names, end in cloud.iceberg_properties(location):
+        parts = {part: properties[name] for part, name in names.items() if properties.get(name)}
+        if parts.keys() >= set(cloud.parts) - cloud.optional:
             millis = parse_count(properties.get(end, ""))
-            return Secret(location.kind, cloud.parts_of(sent)), None if millis is None else millis / 1000
+            return Secret(location.kind, cloud.parts_of(parts)), None if millis is None else millis / 1000
     return None, None
 
 

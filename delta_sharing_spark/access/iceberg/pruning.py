@@ -32,8 +32,8 @@ from delta_sharing_spark.predicates.tree import columns
 from delta_sharing_spark.schema.types import ICEBERG_TYPE, DataType, Decimal, Primitive
 
 _TRUNCATE, _BUCKET = (re.compile(rf"{name}\[([0-9]{{1,9}})\]") for name in ("truncate", "bucket"))
-#: Conditions that are kept, narrowed to buckets.
-_NARROWED_KEPT = 4096
+#: Conditions that are held, each narrowed to some buckets.
+_MOST_NARROWED = 4096
 _HOUR = DAY // 24
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 _INTEGERS = (Primitive("integer"), Primitive("long"), Primitive("date"))
@@ -58,7 +58,7 @@ class EntryPruner:
         self._condition = scan.prune
         self._places = {path: slot for slot, path in enumerate(dict.fromkeys(one.path for one in columns(scan.prune)))}
         self._possible = compile_possible_values(scan.prune, self._places)
-        self._possible_within = lru_cache(_NARROWED_KEPT)(self._compiled)
+        self._possible_within = lru_cache(_MOST_NARROWED)(self._compiled)
         top = {field.field_id: field for field in scan.columns.fields}
         places = {path[0]: slot for path, slot in self._places.items() if len(path) == 1}
         # Of a UUID, which is a text here, bounds are bytes, and which is less depends on their writer.
@@ -86,10 +86,10 @@ class EntryPruner:
         if self._possible is None or not (fields or buckets) or summaries is None:
             return True
         bounds = [UNBOUNDED] * len(self._places)
-        told = [one if isinstance(one, dict) and not one.get("contains_nan") else {} for one in summaries]
-        told += [{}] * (1 + max((place for place, *_ in (*fields, *buckets)), default=0) - len(told))
+        usable = [one if isinstance(one, dict) and not one.get("contains_nan") else {} for one in summaries]
+        usable += [{}] * (1 + max((place for place, *_ in (*fields, *buckets)), default=0) - len(usable))
         for place, _, slot, kind, ranges in fields:
-            summary = told[place]
+            summary = usable[place]
             width = kind if ranges is _same else _result_type(kind)
             low, high = (decode_bound(summary.get(name), width) for name in ("lower_bound", "upper_bound"))
             low, high = (value.encode() if isinstance(value, str) else value for value in (low, high))
@@ -99,10 +99,10 @@ class EntryPruner:
                 )
         within = []
         for place, _, _, one in buckets:
-            low, high = (decode_bound(told[place].get(name), _INTEGERS[0]) for name in ("lower_bound", "upper_bound"))
+            low, high = (decode_bound(usable[place].get(name), _INTEGERS[0]) for name in ("lower_bound", "upper_bound"))
             # What is in no bucket is NULL, or unlike what the specification says.
-            is_told = told[place].get("contains_null") is False and low is not None and high is not None
-            within.append((low, high) if is_told and 0 <= low <= high < one.count else None)
+            is_certain = usable[place].get("contains_null") is False and low is not None and high is not None
+            within.append((low, high) if is_certain and 0 <= low <= high < one.count else None)
         return bool(self._possible_within(manifest.spec_id, tuple(within))(bounds) & TRUE)
 
     def _compiled(self, spec_id: int, within: Sequence[tuple[int, int] | None]) -> PossibleValues:
@@ -137,11 +137,11 @@ class EntryPruner:
             self._skipped[SkipReason.PARTITION_VALUES] += 1
             return False
         for slot, number, kind in self._columns:
-            known, told = bounds[slot], bounds_in(entry, number, kind)
-            if known is UNBOUNDED:
-                bounds[slot] = told
-            elif known.has_values and told.has_values:
-                bounds[slot] = _narrowed(told, known.low, known.high, known.has_nulls)
+            by_partition, by_column = bounds[slot], bounds_in(entry, number, kind)
+            if by_partition is UNBOUNDED:
+                bounds[slot] = by_column
+            elif by_partition.has_values and by_column.has_values:
+                bounds[slot] = _narrowed(by_column, by_partition.low, by_partition.high, by_partition.has_nulls)
         if not possible(bounds) & TRUE:
             self._skipped[SkipReason.STATISTICS] += 1
             return False
@@ -153,14 +153,14 @@ class EntryPruner:
             pruner.count(reason, count)
 
 
-def _narrowed(known: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:
+def _narrowed(bounds: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:
     """Bounds that two fields of a spec tell of one column: the narrower of each."""
-    lows = [one for one in (known.low, low) if one is not None]
-    highs = [one for one in (known.high, high) if one is not None]
+    lows = [one for one in (bounds.low, low) if one is not None]
+    highs = [one for one in (bounds.high, high) if one is not None]
     lowest, highest = max(lows, default=None), min(highs, default=None)
     if lowest is not None and highest is not None and lowest > highest:
         return UNBOUNDED  # what contradicts itself tells nothing
-    return ColumnBounds(known.has_nulls and has_nulls, True, lowest, highest, highest)
+    return ColumnBounds(bounds.has_nulls and has_nulls, True, lowest, highest, highest)
 
 
 def _ranges(transform: str, kind: DataType) -> _Range | None:

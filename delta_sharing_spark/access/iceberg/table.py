@@ -47,6 +47,7 @@ from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import object_reader
+from delta_sharing_spark.storage.range_reader import renewing
 
 #: Manifests fetched at once.
 _AT_ONCE = 8
@@ -218,22 +219,17 @@ class IcebergTable(OpenTable):
 
     def _fetch(self, path: str, size: int | None) -> memoryview:
         location = parse_location(path)
-        lease, refusals = self._driver.lease(location), 0
+        lease = self._driver.lease(location)
         if size is not None:
             if not 0 < size < _LARGEST_MANIFEST:
                 raise corrupt(path, f"it would have {size} bytes")
             return object_reader(lease, location, name=path, size=size, is_data=False).read(0, size)
-        while True:  # until the lease gives up
-            storage = lease.storage()
-            try:
-                return memoryview(storage.get(location, what=path))
-            except FileNotFoundError:
-                raise FileGoneError(
-                    f"file {path} of {self._table} is gone: the snapshot has expired; load the table again", file=path
-                ) from None
-            except PermissionError as refusal:
-                refusals += 1
-                lease.refused(storage, location, path, refusal, refusals)
+        try:
+            return renewing(lease, path, lambda storage: memoryview(storage.get(location, what=path)))
+        except FileNotFoundError:
+            raise FileGoneError(
+                f"file {path} of {self._table} is gone: the snapshot has expired; load the table again", file=path
+            ) from None
 
     def _check(self, task: FileTask) -> None:
         """Raises CredentialError for a file outside of what the catalog vends credentials for."""

@@ -286,23 +286,23 @@ def _values(column: Field, keys: Sequence[str], files: Sequence[FileTask]) -> Ex
 
 @dataclass(slots=True)
 class _Lease:
-    """The URL of one data file or vector, renewed through the split's renewal context (``UrlLease``)."""
+    """The URL of one data file or vector, renewed through the split's renewal context (``storage.range_reader.Lease``)."""
 
     access: UrlAccess
     task: FileTask
-    current: Term[str]
+    term: Term[str]
     vector: DeletionVector | None = None
 
-    def url(self) -> str:
-        current = self.current
+    def current(self) -> str:
+        current = self.term
         if time.time() >= current.renew_at and self.access.renewal is not None:
             current = self._renewed(current, "its expiry is near", is_refused=False)
         return current.value
 
-    def refused(self, url: str, reason: str) -> None:
-        current = self.current
+    def refused(self, url: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        current = self.term
         if current.value == url:  # else another thread has renewed it meanwhile
-            self._renewed(current, reason, is_refused=True)
+            self._renewed(current, str(refusal), is_refused=True)
 
     def _renewed(self, stale: Term[str], reason: str, *, is_refused: bool) -> Term[str]:
         """Another URL than ``stale``, of this process's last answer or asked for; while ``stale`` still works, maybe itself.
@@ -344,12 +344,12 @@ class _Lease:
             return _ask(patient, load, (*self.access.files, task))
 
         try:
-            self.current = load.answers.get(usable, ask, accept, context.settings)
+            self.term = load.answers.get(usable, ask, accept, context.settings)
         except (ServerError, NetworkError, CredentialError) as error:
             why = f"was refused ({reason})" if is_refused else "has ended"
             error.args = (f"the URL of file {task.id} {why}, and the sharing server gave no other: {error}",)
             raise
-        return self.current
+        return self.term
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +370,7 @@ class UrlAccess(FileAccess):
     expires_at: float | None = None
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
-    def open(self, task: FileTask) -> RangeReader:
+    def open(self, task: FileTask) -> RangeReader[str]:
         return self._source(task, task.location, None, task.id, task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
@@ -379,7 +379,7 @@ class UrlAccess(FileAccess):
 
     def _source(
         self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
-    ) -> RangeReader:
+    ) -> RangeReader[str]:
         ends = self.ends(task if vector is None else replace(task, location=url))
         lease = _Lease(self, task, url_term(url, ends, self.planned_at), vector)
         return url_reader(lease, self.settings, name=name, size=size)

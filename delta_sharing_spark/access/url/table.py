@@ -124,8 +124,8 @@ class UrlTable(OpenTable):
 
         With a limit and no filter the server is told, and asked again if it told of too few files.
         """
-        limit = scan.options.limit if scan.rows_needed is None else scan.rows_needed
-        if limit is None or scan.predicate is not None:
+        limit = scan.row_limit.rows_listed
+        if limit is None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
         return (

@@ -48,7 +48,7 @@ class Azure(contract.Cloud):
     """
 
     parts = ("sasToken",)
-    allowed = re.compile(r"[A-Za-z0-9._~%&=+,:/!*'()@$-]+")
+    alphabet = re.compile(r"[A-Za-z0-9._~%&=+,:/!*'()@$-]+")
     tells_absence = True
     credential_codes = frozenset(
         {"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation", "PublicAccessNotPermitted"}
@@ -74,9 +74,9 @@ class Azure(contract.Cloud):
         host = host.lower()
         is_onelake = _ONELAKE.search(host) is not None
         container = unquote(container) if is_onelake else container
-        named = _WORKSPACE if is_onelake else _CONTAINER
+        pattern = _WORKSPACE if is_onelake else _CONTAINER
         parts = _HOST.fullmatch(host)
-        if not separator or not named.fullmatch(container) or container in (".", "..") or parts is None:
+        if not separator or not pattern.fullmatch(container) or container in (".", "..") or parts is None:
             raise ValueError(f"expected {scheme}://<container>@<account>.dfs.core.windows.net/<path>")
         return container, host, f"{parts[1]}.blob.{parts[2]}"
 
@@ -95,7 +95,7 @@ class Azure(contract.Cloud):
             )
 
     @classmethod
-    def vended(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
+    def iceberg_properties(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
         for account in (f".{location.host}", f".{_account(location)}", ""):
             yield {"sasToken": f"adls.sas-token{account}"}, f"adls.sas-token-expires-at-ms{account}"
 
@@ -124,7 +124,7 @@ class Azure(contract.Cloud):
                 contract.xml_text(properties, "Content-Length"),
                 contract.xml_text(properties, "Last-Modified"),
             )
-            entries.append(StoredObject(_name(blob), *contract.size_and_time(size, moment)))
+            entries.append(contract.entry(_name(blob), size, moment))
         entries += [StoredObject(_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
         return entries, contract.xml_text(root, "NextMarker") or None
 
@@ -141,7 +141,7 @@ class Azure(contract.Cloud):
             # It compares the account's name with the path's, and reads abfss by the DFS endpoint.
             dfs = self._endpoint or f"https://{_dfs_host(location)}"
             connection = f"AccountName={account};DfsEndpoint={dfs};{connection}"
-            return {"TYPE": "azure", "CONNECTION_STRING": connection, "SCOPE": self.written(location, "s3")}
+            return {"TYPE": "azure", "CONNECTION_STRING": connection, "SCOPE": self.engine_uri(location, "s3")}
         values = {"azure_storage_account_name": account, "azure_storage_sas_token": self._sas}
         if self._endpoint:
             values["azure_storage_endpoint"] = self._endpoint
@@ -159,7 +159,7 @@ class Azure(contract.Cloud):
         }
 
     @classmethod
-    def written(cls, location: Location, scheme: str) -> str:
+    def engine_uri(cls, location: Location, scheme: str) -> str:
         if location.scheme in ("wasbs", "wasb", "abfs") and scheme == "s3":
             return str(replace(location, scheme="abfss", host=_dfs_host(location)))
         return str(location)

@@ -81,12 +81,16 @@ class Secret:
     parts: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
+#: Local files need none.
+NO_SECRET = Secret("local")
+
+
 class Cloud(ABC):
     """One cloud, and its requests with one credential. URLs hold all that is asked for; ``headers`` are made for each request.
 
     Attributes:
         parts: The parts of its secret, by their names on the wire.
-        allowed: What each may consist of: no white space, nothing that ends a header.
+        alphabet: What each may consist of: no white space, nothing that ends a header.
         optional: The parts that servers may leave out.
         also_for: Other kinds of locations that its secret is for.
         info_method: How an object's size and time are asked for.
@@ -98,7 +102,7 @@ class Cloud(ABC):
     """
 
     parts: ClassVar[tuple[str, ...]]
-    allowed: ClassVar[re.Pattern[str]] = re.compile(r"[!-~]+")
+    alphabet: ClassVar[re.Pattern[str]] = re.compile(r"[!-~]+")
     optional: ClassVar[frozenset[str]] = frozenset()
     also_for: ClassVar[tuple[str, ...]] = ()
     info_method: ClassVar[str] = "HEAD"
@@ -134,7 +138,7 @@ class Cloud(ABC):
         """Raise CredentialError if a part is empty, or has characters that cannot stand in it; ``name`` is the secret's."""
         for part in cls.parts:
             value = parts.get(part, "")
-            if cls.allowed.fullmatch(value) or (part in cls.optional and part not in parts):
+            if cls.alphabet.fullmatch(value) or (part in cls.optional and part not in parts):
                 continue
             why = (
                 "has characters that cannot stand there;"
@@ -146,12 +150,12 @@ class Cloud(ABC):
             )
 
     @classmethod
-    def vended(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
+    def iceberg_properties(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
         """The properties by which Iceberg's catalogs name the parts, and that of its end in milliseconds; the first set counts."""
         return ()
 
     @classmethod
-    def reached(cls, location: Location, settings: StorageSettings) -> StorageSettings:
+    def settings_for(cls, location: Location, settings: StorageSettings) -> StorageSettings:
         """The settings by which its secrets are shown to a location; raises CredentialError where nothing tells its host."""
         return settings
 
@@ -217,7 +221,7 @@ class Cloud(ABC):
         )
 
     @classmethod
-    def written(cls, location: Location, scheme: str) -> str:
+    def engine_uri(cls, location: Location, scheme: str) -> str:
         """A location as other engines write it; ``scheme`` is theirs for S3."""
         return str(location)
 
@@ -230,6 +234,11 @@ def query_text(parameters: Mapping[str, str]) -> str:
 def delimiter(deep: bool) -> dict[str, str]:
     """The parameter of a listing that leaves out what lies deeper."""
     return {} if deep else {"delimiter": "/"}
+
+
+def entry(key: object, size: object, time: object) -> StoredObject:
+    """An object of a page; raises UnreadableAnswer where it has no key, size or time."""
+    return StoredObject(object_key(key), *size_and_time(size, time))
 
 
 def object_key(text: object) -> str:
@@ -259,10 +268,10 @@ def xml_text(element: ElementTree.Element, name: str) -> str:
 
 def json_body(body: bytes) -> dict[str, Any]:
     """The object that a JSON body holds; raises UnreadableAnswer."""
-    described = json_object(body)
-    if described is None:
+    tree = json_object(body)
+    if tree is None:
         raise UnreadableAnswer("it is no JSON object")
-    return described
+    return tree
 
 
 def size_and_time(size: object, time: object) -> tuple[int, int]:

@@ -49,11 +49,11 @@ class Google(contract.Cloud):
     )
 
     def __init__(self, secret: contract.Secret, settings: StorageSettings) -> None:
-        self._token, self._named = secret.parts["oauthToken"], settings.endpoint
+        self._token, self._users = secret.parts["oauthToken"], settings.endpoint
         self._endpoint = (settings.endpoint or "https://storage.googleapis.com").rstrip("/")
 
     @classmethod
-    def vended(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
+    def iceberg_properties(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
         yield {"oauthToken": "gcs.oauth2.token"}, "gcs.oauth2.token-expires-at"
 
     def object_url(self, location: Location) -> str:
@@ -63,8 +63,8 @@ class Google(contract.Cloud):
         return f"{self._endpoint}{self._path(location)}/{quote(location.key, safe='')}"
 
     def info(self, headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
-        described = contract.json_body(body)
-        return contract.size_and_time(described.get("size"), described.get("updated"))
+        tree = contract.json_body(body)
+        return contract.size_and_time(tree.get("size"), tree.get("updated"))
 
     def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
         query = {"prefix": prefix, "startOffset": start, **contract.delimiter(deep)}
@@ -72,18 +72,13 @@ class Google(contract.Cloud):
         return f"{self._endpoint}{self._path(location)}?{contract.query_text(query)}"
 
     def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
-        listed = contract.json_body(body)
-        items, prefixes, token = listed.get("items", []), listed.get("prefixes", []), listed.get("nextPageToken")
+        tree = contract.json_body(body)
+        items, prefixes, token = tree.get("items", []), tree.get("prefixes", []), tree.get("nextPageToken")
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise contract.UnreadableAnswer("its items are none")
         if not isinstance(prefixes, list):
             raise contract.UnreadableAnswer("its prefixes are none")
-        entries = [
-            StoredObject(
-                contract.object_key(item.get("name")), *contract.size_and_time(item.get("size"), item.get("updated"))
-            )
-            for item in items
-        ]
+        entries = [contract.entry(item.get("name"), item.get("size"), item.get("updated")) for item in items]
         entries += [StoredObject(str(prefix), 0, 0) for prefix in prefixes]
         return entries, str(token) if token else None
 
@@ -105,7 +100,7 @@ class Google(contract.Cloud):
         # An object without an expiry: gcsfs sends a bare string to Google's tokeninfo, and google-auth counts a
         # token expired almost four minutes early.
         values: dict[str, Any] = {"token": Credentials(self._token)}
-        return {**values, "endpoint_url": self._named} if self._named else values
+        return {**values, "endpoint_url": self._users} if self._users else values
 
     def hadoop_options(self, location: Location, expires: float, token_provider: str | None) -> dict[str, str]:
         if token_provider is None:

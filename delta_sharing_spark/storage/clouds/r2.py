@@ -29,7 +29,7 @@ class R2(S3):
         return bucket, host, host
 
     @classmethod
-    def reached(cls, location: Location, settings: StorageSettings) -> StorageSettings:
+    def settings_for(cls, location: Location, settings: StorageSettings) -> StorageSettings:
         # An endpoint that the user names stands in for every cloud's own, unless it is Amazon's, named for other tables.
         named = settings.endpoint if settings.endpoint and not _AMAZON.search(settings.endpoint.lower()) else None
         if named is None and not location.host:

@@ -43,11 +43,11 @@ CLOUDS: dict[str, Entry] = {
 
 def cloud_of(kind: str) -> type[Cloud]:
     """The cloud of a kind of credential; its module is loaded with the first call."""
-    return _loaded(CLOUDS[kind].path)
+    return _load(CLOUDS[kind].path)
 
 
 @lru_cache(maxsize=32)
-def _loaded(path: str) -> type[Cloud]:
+def _load(path: str) -> type[Cloud]:
     module, _, name = path.partition(":")
     cloud: type[Cloud] = getattr(import_module(module), name)
     return cloud
@@ -56,7 +56,7 @@ def _loaded(path: str) -> type[Cloud]:
 def cloud_for(secret: Secret, location: Location, settings: StorageSettings) -> Cloud:
     """The requests of a secret's cloud for a location; raises CredentialError where nothing tells where they may go."""
     cloud = cloud_of(secret.kind)
-    return cloud(secret, cloud.reached(location, settings))
+    return cloud(secret, cloud.settings_for(location, settings))
 
 
 def all_clouds() -> list[type[Cloud]]:
@@ -69,22 +69,24 @@ def kinds_on_wire() -> dict[str, str]:
     return {entry.wire_field: kind for kind, entry in CLOUDS.items()}
 
 
-def check(secret: Secret) -> None:
-    """Raise CredentialError if a part of a secret is empty or malformed."""
-    if secret.kind in CLOUDS:
-        cloud_of(secret.kind).check(secret.parts, CLOUDS[secret.kind].wire_field)
-
-
-def fits(secret: Secret, location: Location) -> bool:
-    """Whether a secret is for a location's cloud."""
-    return secret.kind == location.kind or (secret.kind in CLOUDS and location.kind in cloud_of(secret.kind).also_for)
+def check(secret: Secret, location: Location) -> None:
+    """Raise CredentialError if a secret is not for a location's cloud, or a part of it is empty or malformed."""
+    cloud = cloud_of(secret.kind) if secret.kind in CLOUDS else None
+    if location.kind != secret.kind and (cloud is None or location.kind not in cloud.also_for):
+        raise CredentialError(
+            f"the credential for {location} is of kind {secret.kind}, but its scheme {location.scheme!r} takes "
+            f"{location.kind}; ask the provider to check the sharing server"
+        )
+    if cloud is not None:
+        cloud.check(secret.parts, CLOUDS[secret.kind].wire_field)
 
 
 def kind_of(scheme: str) -> str | None:
     """The kind of credential that locations of a scheme take; None where they are not read."""
-    if scheme == "file":
-        return "local"
-    return next((kind for kind, entry in CLOUDS.items() if scheme in entry.schemes), None)
+    for kind, entry in CLOUDS.items():  # once a file: sooner than by an expression
+        if scheme in entry.schemes:
+            return kind
+    return "local" if scheme == "file" else None
 
 
 def schemes() -> str:

@@ -99,7 +99,7 @@ class S3(contract.Cloud):
         self._skew = 0.0
 
     @classmethod
-    def vended(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
+    def iceberg_properties(cls, location: Location) -> Iterable[tuple[Mapping[str, str], str]]:
         yield dict(zip(cls.parts, _VENDED, strict=True)), f"{_VENDED[2]}-expires-at-ms"
 
     @classmethod
@@ -120,15 +120,11 @@ class S3(contract.Cloud):
     def page(self, body: bytes) -> tuple[list[StoredObject], str | None]:
         root = contract.xml_root(body, "ListBucketResult")
         entries = [
-            StoredObject(
-                contract.object_key(contract.xml_text(item, "Key")),
-                *contract.size_and_time(contract.xml_text(item, "Size"), contract.xml_text(item, "LastModified")),
-            )
+            contract.entry(*(contract.xml_text(item, name) for name in ("Key", "Size", "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
-        entries += [
-            StoredObject(contract.xml_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")
-        ]
+        prefixes = (contract.xml_text(item, "Prefix") for item in root.iterfind("{*}CommonPrefixes"))
+        entries += [StoredObject(prefix, 0, 0) for prefix in prefixes]
         return entries, contract.xml_text(root, "NextContinuationToken") if contract.xml_text(
             root, "IsTruncated"
         ) == "true" else None
@@ -168,7 +164,7 @@ class S3(contract.Cloud):
             return {**values, "endpoint_url": endpoint} if endpoint else values
         if engine == "duckdb":
             values = {"TYPE": "s3", "KEY_ID": key, "SECRET": secret, "SESSION_TOKEN": token, "REGION": region}
-            values["SCOPE"] = self.written(location, "s3")
+            values["SCOPE"] = self.engine_uri(location, "s3")
             if endpoint:
                 host = endpoint.partition("://")[2]
                 values |= {"ENDPOINT": host, "URL_STYLE": "path", "USE_SSL": "false" if is_plain else "true"}
@@ -194,7 +190,7 @@ class S3(contract.Cloud):
         return conf
 
     @classmethod
-    def written(cls, location: Location, scheme: str) -> str:
+    def engine_uri(cls, location: Location, scheme: str) -> str:
         return f"{scheme}://{location.path}"
 
     def _bucket_url(self, bucket: str) -> str:
@@ -215,23 +211,21 @@ def sign(method: str, url: str, parts: Mapping[str, str], region: str, now: floa
         region: The bucket's.
         now: Seconds since the epoch.
     """
-    asked = parse_url(url)
+    target = parse_url(url)
     moment = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    headers = {"host": asked.authority, "x-amz-content-sha256": _NO_BODY, "x-amz-date": moment}
+    headers = {"host": target.authority, "x-amz-content-sha256": _NO_BODY, "x-amz-date": moment}
     if "sessionToken" in parts:
         headers["x-amz-security-token"] = parts["sessionToken"]
-    signed = ";".join(headers)
+    names = ";".join(headers)
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    request = f"{method}\n{asked.path or '/'}\n{asked.query or ''}\n{lines}\n{signed}\n{_NO_BODY}"
+    request = f"{method}\n{target.path or '/'}\n{target.query or ''}\n{lines}\n{names}\n{_NO_BODY}"
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
     key = f"AWS4{parts['secretAccessKey']}".encode()
     for step in (*scope.split("/"), text):
         key = hmac.digest(key, step.encode(), "sha256")
     credential = f"{parts['accessKeyId']}/{scope}"
-    headers["Authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={signed}, Signature={key.hex()}"
-    )
+    headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={key.hex()}"
     return headers
 
 
@@ -240,14 +234,14 @@ def find_region(bucket: str, settings: StorageSettings) -> str:
     if settings.region or settings.endpoint:
         return settings.region or _DEFAULT_REGION
     try:
-        return _asked(bucket, settings)
+        return _region_of(bucket, settings)
     except requests.RequestException as error:
         _log.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
         return _DEFAULT_REGION
 
 
 @lru_cache(maxsize=256)  # of answers: where there was none, the next caller asks
-def _asked(bucket: str, settings: StorageSettings) -> str:
+def _region_of(bucket: str, settings: StorageSettings) -> str:
     url, timeout = f"https://s3.amazonaws.com/{bucket}", settings.connect_timeout
     answer = data_session(settings).head(url, timeout=timeout, allow_redirects=False)
     return answer.headers.get("x-amz-bucket-region") or _DEFAULT_REGION

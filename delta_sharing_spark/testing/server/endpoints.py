@@ -82,7 +82,7 @@ class Endpoints:
         kind, parts = request.kind, segments(request.path)
         names = parts[1::2]
         parameters: dict[str, Any] = dict(parse_qsl(request.query, keep_blank_values=True))
-        if not self._is_known(request):
+        if not self._has_endpoint(request):
             raise not_found("the endpoint does not exist")
         is_described = kind == "table" and request.method == "GET" and self._settings.get_table
         if request.method != ("GET" if is_described else _method(kind)):
@@ -104,7 +104,7 @@ class Endpoints:
                 raise bad_request(str(error)) from error
             raise Refusal(500, "INTERNAL_ERROR", str(error)) from error
 
-    def _is_known(self, request: Request) -> bool:
+    def _has_endpoint(self, request: Request) -> bool:
         kind, settings = request.kind, self._settings
         if kind.removeprefix("all-").startswith(("volume", "model", "skill")):
             return settings.assets and segments(request.path)[-1] not in settings.unknown_calls
@@ -187,9 +187,9 @@ class Endpoints:
         )
 
     def _status(self, query_id: str, status: str, error: str | None = None) -> Response:
-        shown = status if self._settings.async_status or status != "pending" else None
-        told = {"queryId": query_id, "status": shown, "errorMessage": error}
-        body = {name: value for name, value in told.items() if value is not None}
+        word = status if self._settings.async_status or status != "pending" else None
+        fields = {"queryId": query_id, "status": word, "errorMessage": error}
+        body = {name: value for name, value in fields.items() if value is not None}
         headers = {"delta-sharing-capabilities": "asyncquery=true"}
         return lines_response([json.dumps({"queryStatus": body}).encode()], headers)
 
@@ -243,8 +243,8 @@ def vend(
         raise bad_request(f"Temporary table credentials are not supported on table: {table}")
     root = table.location if table.location is not None else table.root
     location = (asked or root).rstrip("/")
-    known = [one.rstrip("/") for one in (root, *table.auxiliary_locations)]
-    if not any(location == one or location.startswith(f"{one}/") for one in known):
+    locations = [one.rstrip("/") for one in (root, *table.auxiliary_locations)]
+    if not any(location == one or location.startswith(f"{one}/") for one in locations):
         raise bad_request(f"The location {location} is not one of table {table}")
     body = credentials_of(location, table, vendors, settings)
     if settings.credential_location:

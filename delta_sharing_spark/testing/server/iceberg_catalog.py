@@ -64,9 +64,9 @@ class IcebergCatalog:
         """Share the table whose newest metadata document is the file ``path``, as ``share.schema.table``."""
         share, schema, table = name.rsplit(".", 2)
         local = os.path.abspath(path)
-        found = IcebergTable(Path(local).as_uri() if location is None else location, local, **fields)
-        self.tables[share, schema, table] = found
-        return found
+        iceberg_table = IcebergTable(Path(local).as_uri() if location is None else location, local, **fields)
+        self.tables[share, schema, table] = iceberg_table
+        return iceberg_table
 
     def answer(self, request: Request) -> Response:
         """Answer one request; errors have the catalog's shape."""

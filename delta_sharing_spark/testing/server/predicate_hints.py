@@ -63,18 +63,18 @@ class HintFilter:
             with suppress(_Unusable):
                 self._hints.append((self._sql_tree(str(hint)), False))
 
-    def kept(self, files: Sequence[FileAction]) -> list[FileAction]:
+    def remaining(self, files: Sequence[FileAction]) -> list[FileAction]:
         if self._mode == "ignore" or not self._hints:
             return list(files)
-        kept, dropped = [], 0
+        remaining, dropped = [], 0
         for file in files:
             if self._may_match(file):
-                kept.append(file)
+                remaining.append(file)
             else:
                 dropped += 1
                 if self._mode == "over-return" and dropped % 2:
-                    kept.append(file)
-        return kept
+                    remaining.append(file)
+        return remaining
 
     def _may_match(self, file: FileAction) -> bool:
         view = _FileView(file, self._partitions, self._columns, ieee=self._ieee)
@@ -126,7 +126,7 @@ class HintFilter:
                 raise _Unusable
             text = literal[literal.index("'") + 1 : -1].replace("''", "'") if "'" in literal else literal
             is_negated = sign in ("<>", "!=")
-            op = "equal" if is_negated else next(op for op, known in _COMPARISONS.items() if known == sign)
+            op = "equal" if is_negated else next(op for op, symbol in _COMPARISONS.items() if symbol == sign)
             tree = {"op": op, "children": [self._partition(name), {"op": "literal", "value": text}]}
         return {"op": "not", "children": [tree]} if is_negated else tree
 
@@ -241,10 +241,10 @@ def _parse(text: str, kind: str) -> Any:
 
 def limited(files: Sequence[FileAction], limit: int) -> list[FileAction]:
     """As many files as hold ``limit`` rows by their statistics, deleted rows counted, as real servers do."""
-    kept, rows = [], 0
+    remaining, rows = [], 0
     for file in files:
         if rows >= limit:
             break
-        kept.append(file)
+        remaining.append(file)
         rows += json.loads(file.body.get("stats") or "{}").get("numRecords") or 0
-    return kept
+    return remaining

@@ -90,7 +90,7 @@ class TableQueries:
         if self._settings.engine == "reference" and any(parameters.get(name) for name in _OLD_ENGINE):
             check_old_engine(snapshot.protocol)
         chosen = choose_format(request, self._settings, snapshot.protocol, snapshot.metadata, snapshot.files)
-        files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
+        files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).remaining(snapshot.files)
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
         if travelled:
@@ -152,8 +152,8 @@ class TableQueries:
         end = self._end(request, start, parameters.get("endingVersion"))
         if end < start and parameters.get("endingVersion") is not None:
             raise bad_request(f"startingVersion({start}) must be smaller than or equal to endingVersion({end}).")
-        told = ("metaData", "protocol") if parameters.get("includeHistoricalProtocol") is True else ("metaData",)
-        return self._commits(request, start, end, self._logs.head(table, start), told, is_feed=False)
+        kinds = ("metaData", "protocol") if parameters.get("includeHistoricalProtocol") is True else ("metaData",)
+        return self._commits(request, start, end, self._logs.head(table, start), kinds, is_feed=False)
 
     def _changes(self, request: TableRequest) -> Answer:
         parameters, table = request.parameters, request.table
@@ -174,9 +174,9 @@ class TableQueries:
         if end < start:
             raise bad_request(f"CDF range from start {start} to end {end} was invalid. End cannot be before start.")
         asked = {"metaData": "includeHistoricalMetadata", "protocol": "includeHistoricalProtocol"}
-        told = [kind for kind, name in asked.items() if _flag(parameters.get(name))]
-        head = self._logs.head(table, start) if "metaData" in told else latest
-        return self._commits(request, start, end, head, told, is_feed=True)
+        kinds = [kind for kind, name in asked.items() if _flag(parameters.get(name))]
+        head = self._logs.head(table, start) if "metaData" in kinds else latest
+        return self._commits(request, start, end, head, kinds, is_feed=True)
 
     def _range_start(self, table: SharedTable, parameters: Mapping[str, Any]) -> int:
         version, timestamp = parameters.get("startingVersion"), parameters.get("startingTimestamp")
@@ -204,9 +204,9 @@ class TableQueries:
         return newest if asked is None else min(newest, _number(asked, "endingVersion"))
 
     def _commits(
-        self, request: TableRequest, start: int, end: int, head: Head, told: Collection[str], *, is_feed: bool
+        self, request: TableRequest, start: int, end: int, head: Head, kinds: Collection[str], *, is_feed: bool
     ) -> Answer:
-        """The files of a range, and the actions of the kinds ``told`` between them, that set what holds from then on."""
+        """The files of a range, and the actions of the kinds ``kinds`` between them, that set what holds from then on."""
         if self._settings.engine == "reference":
             check_old_engine(self._logs.head(request.table).protocol)
         items: list[FileAction | dict[str, Any]] = []
@@ -218,7 +218,7 @@ class TableQueries:
                 protocol, current = seen[-1]
                 seen.append((action, current) if isinstance(action, Protocol) else (protocol, action))
                 is_recorded = action.is_enabled(CHANGE_DATA_FEED) if isinstance(action, Metadata) else is_recorded
-                if commit.version > start and kind in told:
+                if commit.version > start and kind in kinds:
                     history.append((len(items), kind, (commit.version, action)))
             if is_feed and not is_recorded:
                 raise bad_request(
@@ -233,10 +233,10 @@ class TableQueries:
                 items.insert(position, metadata_line(chosen, action, request.table, version=version))
             elif chosen == "delta":
                 items.insert(position, protocol_line(chosen, action, version))
-        has_metadata = "metaData" in told
+        has_metadata = "metaData" in kinds
         stamped = head.version if has_metadata and is_feed else start
         lines = [
-            protocol_line(chosen, head.protocol, stamped if "protocol" in told and chosen == "delta" else None),
+            protocol_line(chosen, head.protocol, stamped if "protocol" in kinds and chosen == "delta" else None),
             metadata_line(chosen, head.metadata, request.table, version=stamped if has_metadata else None),
         ]
         return Answer(start, chosen, lines, items, False, None, {"end": end})

@@ -157,8 +157,8 @@ class SharedTable:
     def item(self) -> dict[str, Any]:
         """Its fields in a listing."""
         more = {"comment": self.comment, "properties": dict(self.properties) or None}
-        told = {name: value for name, value in more.items() if value is not None}
-        return self.names() | self.directory_fields() | told
+        optional = {name: value for name, value in more.items() if value is not None}
+        return self.names() | self.directory_fields() | optional
 
 
 @dataclass(frozen=True, slots=True)

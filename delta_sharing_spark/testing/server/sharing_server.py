@@ -74,8 +74,8 @@ class Identity:
             if self.check_token is not None and self.check_token(value):
                 return
         if scheme.lower() == "basic" and self.username is not None:
-            known = _basic(self.username, self.password)
-            if secrets.compare_digest(value.encode(), known.encode()):
+            expected = _basic(self.username, self.password)
+            if secrets.compare_digest(value.encode(), expected.encode()):
                 return
         raise Refusal(401, "UNAUTHENTICATED", "The bearer token is missing or incorrect.")
 
@@ -233,8 +233,8 @@ class SharingServer:
         **fields: Any,
     ) -> SharedAsset:
         """Share a directory as a version of a model; arguments as for ``add_volume``, and the version's status and aliases."""
-        known = self.catalog.find("models", *_parts(name))
-        model = known if isinstance(known, SharedAsset) else self._add_asset("models", name, None, {})
+        asset = self.catalog.find("models", *_parts(name))
+        model = asset if isinstance(asset, SharedAsset) else self._add_asset("models", name, None, {})
         own = {"version": version, "status": status, **fields}
         model.versions[version] = replace(model, location=_location(path), fields=own, versions={}, aliases={})
         model.aliases.update(dict.fromkeys(aliases, version))

@@ -85,7 +85,7 @@ class TableLogs:
     """
 
     def __init__(self) -> None:
-        self._kept: ProcessCache[tuple[Any, ...], LoggedSnapshot] = ProcessCache(
+        self._snapshots: ProcessCache[tuple[Any, ...], LoggedSnapshot] = ProcessCache(
             _SNAPSHOTS, lambda snapshot: len(snapshot.files), _FILES
         )
 
@@ -101,11 +101,11 @@ class TableLogs:
         """A version with its files, the newest by default."""
         newest, identity = self._newest(table)
         key = (table.path, newest if version is None else version, identity)
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._load(table, key[1])
-            self._kept.put(key, kept)
-        return kept
+        loaded = self._snapshots.get(key)
+        if loaded is None:
+            loaded = self._load(table, key[1])
+            self._snapshots.put(key, loaded)
+        return loaded
 
     def commits(self, table: SharedTable, start: int, end: int) -> Iterator[LoggedCommit]:
         """The commits of a range, both ends included, oldest first."""

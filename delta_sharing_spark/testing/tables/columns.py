@@ -99,8 +99,8 @@ class _Build:
         self, fields: tuple[Field, ...], held: dict[str, pa.Array], rows: int
     ) -> tuple[list[pa.Array], list[pa.Field]]:
         """The arrays of some fields, null where there is none, and their Arrow fields."""
-        given = [(f, held.get(self._source(f))) for f in fields]
-        arrays = [self.array(pa.nulls(rows, arrow_type(f.type)) if a is None else a, f.type) for f, a in given]
+        sources = [(f, held.get(self._source(f))) for f in fields]
+        arrays = [self.array(pa.nulls(rows, arrow_type(f.type)) if a is None else a, f.type) for f, a in sources]
         return arrays, [self.field(f, array.type) for f, array in zip(fields, arrays, strict=True)]
 
     def _struct(self, array: pa.Array, fields: tuple[Field, ...]) -> pa.Array:

@@ -53,7 +53,7 @@ def rewrite(
     files: Sequence[LiveFile], how: Rewrite, schema: Struct, writer: FileWriter, root: Path, stamp: int
 ) -> RewriteResult:
     """Apply ``how`` to a table's files at the time ``stamp`` (milliseconds)."""
-    kept: list[LiveFile] = []
+    untouched: list[LiveFile] = []
     hit: list[_Hit] = []
     for file in files:
         rows = to_logical(file.live(), schema)
@@ -61,7 +61,7 @@ def rewrite(
         if mask.any():
             hit.append((file, mask, rows))
         else:
-            kept.append(file)
+            untouched.append(file)
     out = RewriteResult(actions=[file.remove(stamp) for file, _, _ in hit])
     chosen = [rows.filter(pa.array(mask)) for _, mask, rows in hit]
     rests = [rows.filter(pa.array(~mask)) for _, mask, rows in hit]
@@ -87,7 +87,7 @@ def rewrite(
         out.changes = [("delete", rows) for _, _, rows in hit] + [("insert", rows) for rows in [*rests, *new]]
     else:
         out.changes = [("delete", rows) for rows in chosen] + [("insert", rows) for rows in new]
-    out.files = (*kept, *added)
+    out.files = (*untouched, *added)
     out.actions += [{"add": dict(file.add)} for file in added]
     return out
 

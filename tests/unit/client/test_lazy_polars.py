@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access import load
-from delta_sharing_spark.frames.lazy_polars import where_of
+from delta_sharing_spark.frames.lazy_polars import condition_of
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_type
 from delta_sharing_spark.table import SharedTable
@@ -47,11 +47,12 @@ def types(server: SharingServer) -> SharedTable:
 
 
 def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[dict[str, str]] = []
+    read: list[tuple[dict[str, str], str | None]] = []
     real = type(trips.scan()).to_record_batch_reader
 
     def note(scan: object, workers: int | None = None) -> object:
-        read.append(dict(scan.options))  # type: ignore[attr-defined]
+        predicate = scan.resolved().predicate  # type: ignore[attr-defined]
+        read.append((dict(scan.options), None if predicate is None else str(predicate)))  # type: ignore[attr-defined]
         return real(scan, workers)  # type: ignore[arg-type]
 
     monkeypatch.setattr("delta_sharing_spark.table.Scan.to_record_batch_reader", note)
@@ -59,16 +60,19 @@ def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monke
     start = dt.datetime(2025, 3, 1, tzinfo=UTC)
     values_read = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()
     assert values_read.width == 1
-    assert read[-1]["columns"].split(",") == ["`trip`", "`city`", "`started`"]
-    assert read[-1]["where"] == "`city` = 'Lisbon' AND `started` < TIMESTAMP '2025-03-01 00:00:00Z'"
-    assert trips.scan(where=read[-1]["where"]).plan().report.files == 1
+    options, condition = read[-1]
+    assert options["columns"].split(",") == ["`trip`", "`city`", "`started`"]
+    assert condition == "`city` = 'Lisbon' AND `started` < TIMESTAMP '2025-03-01 00:00:00Z'"
+    assert trips.scan(where=condition).plan().report.files == 1
     # A part that `where` cannot say stays with Polars.
     lazy.filter((pl.col("trip") < 50) & (pl.col("city").str.to_uppercase() == "LISBON")).collect()
-    assert read[-1]["where"] == "`trip` < 50L"
+    assert read[-1] == ({}, "`trip` < 50L")
+    trips.where("fare > 20").lazy().filter(pl.col("trip") < 50).collect()
+    assert read[-1] == ({"where": "fare > 20"}, "`fare` > 20.00BD AND `trip` < 50L")
     lazy.filter(pl.col("city").str.to_uppercase() == "LISBON").collect()
-    assert "where" not in read[-1]
+    assert read[-1] == ({}, None)
     trips.scan(limit=10).lazy().filter(pl.col("trip") > 5).collect()
-    assert read[-1] == {"limit": "10"}
+    assert read[-1] == ({"limit": "10"}, None)
 
 
 def _comparisons(column: str, values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
@@ -245,7 +249,8 @@ def test_literals_are_exact_or_left_to_polars(predicate: Any, where: str | None)
     kinds = {"m": "decimal(38,1)", "n": "long", "x": "double", "t": "timestamp"}
     char = Field("c", parse_type("string", "t", "c"), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(5)"})
     schema = Struct((*(Field(name, parse_type(kind, "t", name)) for name, kind in kinds.items()), char))
-    assert where_of(predicate, schema) == where
+    condition = condition_of(predicate, schema)
+    assert (None if condition is None else str(condition)) == where
 
 
 _frames: dict[str, object] = {}

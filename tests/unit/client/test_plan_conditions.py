@@ -12,11 +12,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.predicates.tree import conjunction, conjuncts
+from delta_sharing_spark.predicates.tree import MAX_DEPTH, depth
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.spark.batch import to_expression
-from delta_sharing_spark.spark.plan_conditions import read_filters, where_of
+from delta_sharing_spark.spark.plan_conditions import read_filters
 
 P = Primitive
 SCHEMA = Struct(
@@ -164,7 +163,7 @@ LEFT: dict[str, Expression] = {
 @pytest.mark.parametrize("name", CASES)
 def test_conditions(name: str) -> None:
     expression, text = CASES[name]
-    assert where_of([read_filters([expression], SCHEMA, "UTC").condition]) == text
+    assert str(read_filters([expression], SCHEMA, "UTC").condition) == text
 
 
 def test_filters_are_shown_to_people_as_sql() -> None:
@@ -184,34 +183,12 @@ def test_filters_are_shown_to_people_as_sql() -> None:
 def test_what_is_not_known_is_left_to_spark(name: str) -> None:
     reading = read_filters([LEFT[name], E("EqualTo", ID, FIVE)], SCHEMA, "UTC")
     assert str(reading.condition) == "`id` = 5L"
-    assert len(reading.left) == 1
-
-
-def test_beside_a_clock_only_lower_bounds_of_times_stay() -> None:
-    day = literal("2024-03-01", "date")
-    filters = [E("GreaterThan", TS, NOON), E("GreaterThanOrEqual", DAY, day), E("LessThan", DAY, day), E("EqualTo", DAY, day),
-               E("Not", E("GreaterThan", DAY, day)), E("InSet", DAY, value=[19783]),
-               E("Or", E("GreaterThan", DAY, day), E("EqualTo", ID, FIVE)), E("EqualTo", ID, FIVE)]  # fmt: skip
-    reading = read_filters(filters, SCHEMA, "UTC", follows_clock=True)
-    assert tuple(map(str, conjuncts(reading.condition))) == (
-        "`ts` > TIMESTAMP '2023-12-31 12:00:00Z'",
-        "`day` >= DATE '2024-02-29'",
-        "`day` > DATE '2024-02-29' OR `id` = 5L",
-        "`id` = 5L",
-    )
-    assert len(reading.left) == 4
+    assert len(reading.unused) == 1
 
 
 def test_no_null_test_beside_a_comparison() -> None:
     filters = [E("IsNotNull", ID), E("IsNotNull", NAME), E("EqualTo", ID, FIVE), E("EqualNullSafe", NAME, NAME)]
-    assert where_of([read_filters(filters[:3], SCHEMA, "UTC").condition]) == "`o``dd name` IS NOT NULL AND `id` = 5L"
-
-
-def test_rows_of_any_scan_are_needed() -> None:
-    one, other = (parse_where(text, SCHEMA) for text in ("id = 1 AND small = 2", "flag"))
-    assert where_of([one]) == where_of([one, one]) == "`id` = 1L AND `small` = 2"
-    assert where_of([one, other]) == "(`id` = 1L AND `small` = 2) OR `flag` = TRUE"
-    assert where_of([one, conjunction([])]) is None
+    assert str(read_filters(filters[:3], SCHEMA, "UTC").condition) == "`o``dd name` IS NOT NULL AND `id` = 5L"
 
 
 def test_decimals_that_spark_offers_the_python_source_keep_all_their_digits() -> None:
@@ -227,12 +204,12 @@ def test_decimals_that_spark_offers_the_python_source_keep_all_their_digits() ->
         assert str(to_expression([EqualTo(("d",), decimal.Decimal(text))], schema, "UTC")) == f"`d` = {text}BD"
 
 
-def test_deep_conditions_are_left_to_spark_or_read_as_a_where() -> None:
+def test_deep_conditions_are_spark_s_alone() -> None:
     deep, texts = E("EqualTo", ID, FIVE), []
     for level in range(70):
         deep = E("Or" if level % 2 else "And", deep, E("LessThan", ID, literal(str(level), "long")))
-        two = [read_filters([deep, E("IsNull", other)], SCHEMA, "UTC").condition for other in (NAME, DAY)]
-        texts.append(where_of(two) or "")
-        assert parse_where(texts[-1], SCHEMA)
+        reading = read_filters([deep, E("IsNull", NAME)], SCHEMA, "UTC")
+        texts.append(str(reading.condition))
+        assert depth(reading.condition) <= MAX_DEPTH + 1  # an AND of filters comes around each
     assert len(texts[40]) > 40 * len("`id` < 1L")
     assert "`id`" not in texts[-1]

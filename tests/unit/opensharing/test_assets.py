@@ -250,7 +250,7 @@ def test_a_listing_of_another_place_is_refused(
     server: BucketServer, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     volume = _volume(server, files)
-    volume.place.lease.storage()._cloud.list_url = lambda location, *_, **__: (
+    volume.place.lease.current()._cloud.list_url = lambda location, *_, **__: (
         f"{server.storage_endpoint}/bucket/?prefix="
     )  # type: ignore[union-attr]
     with pytest.raises(FileError, match="which lies elsewhere"):

@@ -19,7 +19,7 @@ NOW = 1_711_871_999_000_000  # 2024-03-31 07:59:59 UTC, in Berlin the morning af
 TREES = {
     "startswith(s, 'a%')": r"`s` LIKE 'a\\%%'",
     "CONTAINS(s, 'it''s')": r"`s` LIKE '%it\'s%'",
-    "endswith(s, NULL)": "NULL",
+    "endswith(s, NULL)": "CAST(NULL AS BOOLEAN)",
     "isnotnull(m) AND isnull(n.x)": "`m` IS NOT NULL AND `n`.`x` IS NULL",
     "coalesce(a, 0) = 0": "`a` = 0 OR `a` IS NULL",
     "coalesce(a, NULL, 5) < 3": "(`a` < 3) IS TRUE",

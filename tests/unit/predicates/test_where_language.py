@@ -78,7 +78,7 @@ TREES = {
     "/* first */ a\n=\t1": "`a` = 1",
     "a=-1 and a>- 1": "`a` = -1 AND `a` > -1",
     "date = DATE '2020-01-01'": "`date` = DATE '2020-01-01'",
-    "CAST(NULL AS BOOLEAN)": "NULL",
+    "CAST(NULL AS BOOLEAN)": "CAST(NULL AS BOOLEAN)",
     "1 = '1'": "TRUE",
     "CAST('1.25' AS DECIMAL(3,1)) = 1.3": "TRUE",
     "'5'::int = a": "`a` = 5",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,23 @@ from hypothesis import strategies as st
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
+from delta_sharing_spark.predicates.functions import call, compare, membership, null_test
 from delta_sharing_spark.predicates.hints import json_hints, sql_hints
 from delta_sharing_spark.predicates.like import like_matcher, standard_pattern
-from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.predicates.tree import Expression, depth
+from delta_sharing_spark.predicates.literals import typed
+from delta_sharing_spark.predicates.scalar_types import from_unscaled
+from delta_sharing_spark.predicates.sql import parse_where, resolve
+from delta_sharing_spark.predicates.times import DAY, Zone
+from delta_sharing_spark.predicates.tree import (
+    MAX_DAYS,
+    MIN_DAYS,
+    Expression,
+    conjunction,
+    depth,
+    disjunction,
+    negation,
+)
+from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from support.drawing import drawn
 from unit.predicates.row_oracle import like
 from unit.predicates.where_strategies import COMPUTED, FUNCTIONS, SCHEMA, predicate, rows, table
@@ -55,7 +69,8 @@ def use(expression: Expression, rows: list[dict[str, object]]) -> None:
     }
     skipping.reason({"i32": "1"}, json.dumps(stats))
     assert pickle.loads(pickle.dumps(expression)) == expression
-    assert str(expression)
+    # Exact, and of no zone; a NaN is no other's equal.
+    assert repr(parse_where(str(expression), SCHEMA, time_zone=None)) == repr(expression)
     hash(expression)
 
 
@@ -74,6 +89,60 @@ def test_any_text_is_a_condition_or_an_error_of_ours(
         str(error).encode()  # shows no half of a surrogate pair
         return
     use(expression, *rows)
+
+
+ODD = Struct((*SCHEMA.fields, Field("o`d d.'", Primitive("string")), Field("select", Primitive("date"))))
+CUT = Zone(None)
+
+
+@st.composite
+def bound_trees(draw: st.DrawFn) -> Expression:
+    """Conditions as Polars', Spark's and a server's are bound: of any value of a column's type."""
+    column = resolve([draw(st.sampled_from([field.name for field in ODD.fields if field.name != "st"]))], ODD)
+    kind = column.type
+    values: dict[str, st.SearchStrategy[Any]] = {
+        "boolean": st.booleans(),
+        "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+        "binary": st.binary(max_size=8),
+        "date": st.integers(MIN_DAYS, MAX_DAYS),
+        "timestamp": st.integers(MIN_DAYS * DAY, MAX_DAYS * DAY),
+        "timestamp_ntz": st.integers(MIN_DAYS * DAY, MAX_DAYS * DAY),
+        "float": st.floats(width=32),
+        "double": st.floats(),
+    }
+    numbers = st.integers(-128, 127)
+    if isinstance(kind, Decimal):
+        scale = kind.scale
+        numbers = st.integers(-(10**9), 10**9).map(lambda unscaled: from_unscaled(unscaled, scale))
+    literals = [
+        typed(value, column.type) for value in draw(st.lists(values.get(str(kind), numbers), min_size=1, max_size=4))
+    ]
+    made = [
+        compare(draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "<=>"])), column, literals[0], CUT),
+        membership(column, literals, CUT),
+        null_test(column),
+    ]
+    if str(kind) == "string":
+        made.append(call("CONTAINS", [column, literals[0]], CUT, None))
+    return draw(st.sampled_from(made))
+
+
+TREES = st.recursive(
+    bound_trees(),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map(conjunction),
+        st.lists(inner, min_size=2, max_size=3).map(disjunction),
+        inner.map(negation),
+        inner.map(null_test),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(TREES)
+def test_a_printed_tree_is_read_as_the_same_tree(expression: Expression) -> None:
+    assert repr(parse_where(str(expression), ODD, time_zone=None)) == repr(expression)
 
 
 NUMBER = st.one_of(

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan import split_reader
-from delta_sharing_spark.scan.pace import CONNECTIONS, Pace, Places
+from delta_sharing_spark.scan import fetching
+from delta_sharing_spark.scan.pace import CONNECTIONS, LayoutHistory, Pace
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
@@ -221,20 +221,20 @@ def test_what_one_file_left_of_twice_its_bytes_goes_to_another() -> None:
     wanted, footer, size = [Range(4, 45_000), Range(90_000, 146_800), Range(221_000, 228_600)], 1178, 369_786
     needed = sum(part.length for part in wanted) + footer
     for is_alike in (True, False):
-        places = Places(pace := Pace())
+        history = LayoutHistory(pace := Pace())
         pace.learn_footer(footer)
         requests = fetched = 0
         for number in range(400):
-            guess = places.guess(size, footer_only=False)
-            places.take(guess)
+            prefetch = history.prefetch(size, footer_only=False)
+            history.take(prefetch)
             moved = [
                 Range(a + 120_000 * (not is_alike and number % 2), b + 120_000 * (not is_alike and number % 2))
                 for a, b in wanted
             ]
-            lacking = [w for w in moved if not any(a <= w.start and w.end <= b for a, b in guess.ranges)]
-            taken = sum(part.length for part in [*guess.ranges, *lacking])
-            places.learn(size, footer, moved, guess, taken)
-            requests, fetched = requests + len(guess.ranges) + len(lacking), fetched + taken
+            lacking = [w for w in moved if not any(a <= w.start and w.end <= b for a, b in prefetch.ranges)]
+            taken = sum(part.length for part in [*prefetch.ranges, *lacking])
+            history.learn(size, footer, moved, prefetch, taken)
+            requests, fetched = requests + len(prefetch.ranges) + len(lacking), fetched + taken
         assert fetched < 1.95 * 400 * needed
         assert not is_alike or requests < 2.4 * 400
 
@@ -303,7 +303,7 @@ def test_what_a_first_answer_tells_is_known_before_many_files_are_asked_for(
 
     threads, opened = set[threading.Thread](), list[str]()
     if is_near:
-        monkeypatch.setattr(split_reader, "_GLIMPSE", 20)
+        monkeypatch.setattr(fetching, "_GLIMPSE", 20)
     assert read(spec, Storage(files)).num_rows == 60_000
     assert (len(threads) <= 3) == is_near
 

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError
-from delta_sharing_spark.scan import pace, read_ahead, row_group_reader, split_reader
+from delta_sharing_spark.scan import fetching, pace, row_group_reader, split_reader
+from delta_sharing_spark.scan.fetching import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import MAX_SLICES_PER_FILE, MAX_SPLITS, FileSlice, FileTask, Split, pack
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Array, Decimal, Field, Primitive, Struct
@@ -173,7 +173,7 @@ def test_any_read_of_fetched_ranges_gives_the_file(case: tuple[random.Random]) -
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_ahead, "_LEAST_WINDOW", 1)
+        patch.setattr(fetching, "_LEAST_WINDOW", 1)
         source = Bytes("f", raw)
         window = draw.randint(1, 300)
         pace = Pace()

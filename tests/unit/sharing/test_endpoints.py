@@ -502,7 +502,7 @@ def test_credentials(server: ScriptedServer, rest: SharingRest) -> None:
     answered = rest.credentials(NAME)
     rest.credentials(NAME, "s3://b/aux")
     assert (answered.location, answered.expiration_time) == ("s3://b/t", 1700000000000)
-    assert (answered.aws, answered.azure, answered.gcp) == (aws, None, {"oauthToken": "s3cret"})
+    assert answered.secrets == {"awsTempCredentials": aws, "gcpOauthToken": {"oauthToken": "s3cret"}}
     assert [(a.method, a.json) for a in server.asked] == [("POST", {}), ("POST", {"location": "s3://b/aux"})]
     assert "s3cret" not in repr(answered)
     server.on("/temporary-table-credentials", Reply({"credentials": "none"}))

@@ -143,11 +143,11 @@ class Lease:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def url(self) -> str:
+    def current(self) -> str:
         return self._url
 
-    def refused(self, url: str, reason: str) -> None:
-        raise FileError(reason)
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        raise FileError(str(refusal))
 
 
 def source(url: str, **policy: object) -> RangeReader:

@@ -470,7 +470,7 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, 
             rest.table_version(NAME)
         assert (clock.slept == []) == (how == "answers"), "its refusal is final"
         assert "s3cret" not in str(refused.value)
-        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5), name="f", size=1)
+        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5, proxy=settings.proxy), name="f", size=1)
         with pytest.raises(
             NetworkError, match=rf"the proxy on the way to data\.invalid (did not|refused to) connect.*{reason}"
         ):
@@ -481,10 +481,10 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, 
 class _Fixed:
     """The lease of one URL."""
 
-    def url(self) -> str:
+    def current(self) -> str:
         return "https://data.invalid/f?sig=x"
 
-    def refused(self, url: str, reason: str) -> None: ...
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None: ...
 
 
 def test_what_a_retried_call_holds_is_let_go_of_when_it_ends(settings: NetworkSettings) -> None:

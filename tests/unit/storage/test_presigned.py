@@ -40,19 +40,19 @@ DATA = random.Random(7).randbytes(3_000_000)
 
 @dataclass
 class Lease:
-    current: str
+    url: str
     renewed: list[str] = field(default_factory=list)
     fails: bool = False
 
-    def url(self) -> str:
-        return self.current
+    def current(self) -> str:
+        return self.url
 
-    def refused(self, url: str, reason: str) -> None:
-        assert url == self.current
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
+        assert source == self.url
         if self.fails:
             raise CredentialError("no other URL")
-        self.renewed.append(reason)
-        self.current = f"{url}&renewed={len(self.renewed)}"
+        self.renewed.append(str(refusal))
+        self.url = f"{source}&renewed={len(self.renewed)}"
 
 
 @dataclass

@@ -52,10 +52,10 @@ class _Lease:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def url(self) -> str:
+    def current(self) -> str:
         return self._url
 
-    def refused(self, url: str, reason: str) -> None:
+    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
         raise AssertionError
 
 

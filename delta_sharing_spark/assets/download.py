@@ -113,6 +113,7 @@ class ArrivingFile:
         """Leave a file that is not whole: what has arrived of a large one is kept."""
         with self._lock, suppress(OSError):
             if self._descriptor is None:
+                self._close()
                 return
             can_resume = (self._part.name, self._journal.name) == _hidden_names(self.target.name)
             try:

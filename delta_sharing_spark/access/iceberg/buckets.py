@@ -8,7 +8,7 @@ from uuid import UUID
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.scalar_types import key
 from delta_sharing_spark.predicates.tree import Compare, Expression, In, IsNull, IsTrue, Literal, Not
-from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
+from delta_sharing_spark.schema.types import Decimal, Primitive
 
 _WHOLE = frozenset(map(Primitive, ("integer", "long", "date", "timestamp", "timestamp_ntz")))
 _TEXT, _BYTES = Primitive("string"), Primitive("binary")
@@ -20,17 +20,15 @@ class Buckets:
 
     Args:
         expression: The condition that is narrowed.
-        path, kind: The column's.
+        path: The column's.
         is_uuid: Whether Iceberg has the column as ``uuid``, which is a text here.
         count: The number of buckets.
     """
 
-    def __init__(
-        self, expression: Expression, path: tuple[str, ...], kind: DataType, is_uuid: bool, count: int
-    ) -> None:
+    def __init__(self, expression: Expression, path: tuple[str, ...], is_uuid: bool, count: int) -> None:
         self._path, self.count = path, count
         self._literals: dict[int, Mapping[int | None, Sequence[Literal]]] = {}
-        self._note(expression, kind, is_uuid)
+        self._note(expression, is_uuid)
 
     def within(self, expression: Expression, buckets: Collection[int]) -> Expression:
         """The condition over rows of these buckets, which have no NULL in the column: no other bucket's value is theirs."""
@@ -50,7 +48,7 @@ class Buckets:
                 return In(column, tuple(literals)) if literals else tree.FALSE
         return expression
 
-    def _note(self, expression: Expression, kind: DataType, is_uuid: bool) -> None:
+    def _note(self, expression: Expression, is_uuid: bool) -> None:
         """Note the buckets of the values that a condition compares the column with; of None those that have none."""
         match expression:
             case Compare("=", column, literal) if column.path == self._path:
@@ -59,7 +57,7 @@ class Buckets:
                 pass
             case _:
                 for inner in tree.operands(expression):
-                    self._note(inner, kind, is_uuid)
+                    self._note(inner, is_uuid)
                 return
         by_bucket: dict[int | None, list[Literal]] = {}
         for literal in literals:

@@ -73,7 +73,7 @@ class EntryPruner:
                     continue
                 if (match := _BUCKET.fullmatch(part.transform)) and int(match[1]):
                     is_uuid = part.source_id in uuids
-                    buckets = Buckets(scan.prune, (field.name,), field.type, is_uuid, int(match[1]))
+                    buckets = Buckets(scan.prune, (field.name,), is_uuid, int(match[1]))
                     self._buckets.setdefault(spec_id, []).append((place, part.name, slot, buckets))
                 ranges = None if part.source_id in uuids else _ranges(part.transform, field.type)
                 if ranges is not None:
@@ -238,7 +238,7 @@ _TIME_RANGES: tuple[Mapping[str, _Range], Mapping[str, _Range]] = (
 def _key(value: object, kind: DataType) -> int | bytes | None:
     """A partition's value, as Avro's decoder gives it, as a key; None for one that tells nothing here, NULL among them."""
     if isinstance(value, str):
-        return value.encode()
+        return value.encode("utf-8", "surrogatepass")
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)

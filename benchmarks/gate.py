@@ -206,13 +206,20 @@ def by_rows(tables: Mapping[str, Path], server: Served, profile: Path, check: Ch
 _LISTING = """
 import json, sys, time
 import pyarrow.parquet, pyarrow.compute, requests, numpy
+from dataclasses import replace
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.plan import plan
+from delta_sharing_spark.predicates.sql import parse_where
 profile, table, way = sys.argv[1:]
 settings = json.load(open(profile))
-def plan():
-    options = {"accessMode": way, "storageEndpoint": settings["endpoint"].removesuffix("/delta-sharing")}
-    report = SharingClient(profile, **options).table(table).scan().plan()
-    return sum(len(split.slices) for split in report.splits)
+def scan():
+    mode = {"accessMode": way.split()[0], "storageEndpoint": settings["endpoint"].removesuffix("/delta-sharing")}
+    return SharingClient(profile, **mode).table(table).scan()
+def all_files():
+    return sum(len(split.slices) for split in scan().plan().splits)
+def another_filter():
+    condition = parse_where("id >= 50000 and id < 53000", load.columns)
+    return plan(replace(load, pushed=condition, is_pinned=True), opener=opener).report.listed
 def plain():
     share, schema, name = table.split(".")
     url = f"{settings['endpoint']}/shares/{share}/schemas/{schema}/tables/{name}/query"
@@ -220,11 +227,17 @@ def plain():
     answer = requests.post(url, json={}, headers=headers)
     answer.raise_for_status()
     return sum("file" in json.loads(line) for line in answer.content.splitlines())
-run = plain if way == "plain" else plan
+run = plain if way == "plain" else another_filter if " " in way else all_files
+if run is another_filter:
+    opener, load = scan().opened()
+    plan(replace(load, is_pinned=True), opener=opener)
 began, burnt = time.perf_counter(), time.process_time()
 files = run()
-print(json.dumps([time.perf_counter() - began, time.process_time() - burnt, files]))
+modules = sum(name.startswith("delta_sharing_spark.") for name in sys.modules)
+print(json.dumps([time.perf_counter() - began, time.process_time() - burnt, files, modules]))
 """
+#: Ways of a listing; another filter is the second query of a load, whose requests count with those of the first.
+_LISTED_WAYS = ("plain", "url", "dir", "url another filter", "dir another filter")
 
 
 def by_planning(directory: Path, check: Check) -> None:
@@ -246,18 +259,18 @@ def by_planning(directory: Path, check: Check) -> None:
 
         def listed(way: str) -> Measures:
             server.served()
-            name = f"bench.{'s3' if way == 'dir' else 'file'}.many"
+            name = f"bench.{'s3' if way.startswith('dir') else 'file'}.many"
             command = [sys.executable, "-c", _LISTING, str(profile), name, way]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(done.stderr[-2000:])
-            _, cpu, files = json.loads(done.stdout.splitlines()[-1])
+            _, cpu, files, modules = json.loads(done.stdout.splitlines()[-1])
             assert files == LISTED_FILES, files
             if way == "plain":
                 return {"cpu": cpu}
-            return {"cpu": cpu, "requests": sum(n for n, _ in server.served().values())}
+            return {"cpu": cpu, "requests": sum(n for n, _ in server.served().values()), "modules": modules}
 
-        run = {way: partial(listed, way) for way in ("plain", "url", "dir")}
+        run = {way: partial(listed, way) for way in _LISTED_WAYS}
         check.measure(f"{LISTED_FILES:,} lines of a listing", run, to="plain")
     finally:
         server.close()

@@ -45,6 +45,13 @@ class Served:
         self._process.stdin.flush()
         return dict(json.loads(self._answer()))
 
+    def under_way(self) -> list[float]:
+        """Data requests under way at once since the last counts: the most, and the mean from the first to the last."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("under way\n")
+        self._process.stdin.flush()
+        return list(json.loads(self._answer()))
+
     def shape(self, latency: float, bandwidth: float) -> None:
         """Answer data requests after ``latency`` seconds, at ``bandwidth`` bytes a second and connection."""
         assert self._process.stdin is not None
@@ -87,6 +94,9 @@ def main(seen_at: str, *tables: str) -> None:
         for line in sys.stdin:
             if line.startswith("answer"):
                 print(answered(server), flush=True)
+                continue
+            if line.startswith("under way"):
+                print(json.dumps(server.under_way()), flush=True)
                 continue
             if line.startswith("shape"):
                 server.faults.shape(*map(float, line.split()[1:]))

@@ -180,13 +180,19 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     lines = [f"table      {scan.table}, version {version}", f"access     {report.mode}: {report.reason}"]
     for name, value in report.sent.items():
         lines.append(f"sent       {name} = {value}")
-    if not report.sent:
+    if not report.sent and not report.is_repeated:
         lines.append("sent       no hints" + (": there is no where" if scan.predicate is None else ""))
     for part in _unsent(report, scan):
         lines.append(f"not sent   {plain_sql(part)}: the protocol's hints have no words for it; files are skipped here")
     if report.fallback is not None:
         lines.append(f"asked      {report.fallback}")
-    lines.append(f"listed     {counted(report.listed, 'file')}")
+    listed = (
+        "from an earlier query's listing, which takes"
+        if report.is_repeated
+        else "whose listing stays for other queries, in"
+    )
+    kept = f", {listed} {size_text(report.kept_bytes)} of memory" if report.kept_bytes else ""
+    lines.append(f"listed     {counted(report.listed, 'file')}{kept}")
     for rule, count in report.skipped.items():
         lines.append(f"skipped    {counted(count, 'file')} by {rule}")
     files, splits = counted(report.files, "file"), counted(len(planned.splits), "split")
@@ -201,7 +207,9 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
 
 def _unsent(report: PlanReport, scan: ResolvedScan) -> list[str]:
     """The parts of ``where`` that no hint to the sharing server holds, where it is the server that lists."""
-    if scan.predicate is None or report.mode != "url" or "predicateHints" in report.sent or report.fallback is not None:
+    if scan.predicate is None or report.mode != "url" or report.is_repeated:
+        return []
+    if "predicateHints" in report.sent or report.fallback is not None:
         return []
     from delta_sharing_spark.predicates.hints import json_hints
     from delta_sharing_spark.predicates.tree import conjuncts

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from delta_sharing_spark.testing.interpreter import worker_python
 from support import INTERPRETED, PRELOADED_WORKERS
+from support.processor_seconds import ProcessorSeconds
 
 _SCRUBBED = (
     "AWS_",
@@ -54,9 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--drawn-queries", type=int, help="how many queries test_sql_drawn.py compares; else 10, or 5")
     parser.addoption("--drawn-seed", type=int, default=20261122, help="what they are drawn from")
+    parser.addoption("--processor-seconds", type=int, help="print so many of the tests that cost most of them; Linux")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if (dearest := config.getoption("--processor-seconds")) is not None:
+        config.pluginmanager.register(ProcessorSeconds(dearest))
     for name in list(os.environ):
         if name.upper().startswith(_SCRUBBED):
             del os.environ[name]
@@ -87,6 +92,14 @@ def files_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is fetched whole: its footer first, and each column chunk that is wanted by a request of its own."""
     for size in ("WHOLE_FILE", "_ALWAYS_WHOLE", "_FIRST_GAP"):
         monkeypatch.setattr(f"delta_sharing_spark.scan.pace.{size}", 0)
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets this process's wall clock on by some seconds, for the client and the embedded server alike."""
+    wall, passed = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: wall() + sum(passed))
+    return passed.append
 
 
 @pytest.fixture(scope="session")

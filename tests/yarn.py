@@ -210,7 +210,7 @@ def submitted(directory: Path, part: str, inner: list[str]) -> list[str]:
     python = sys.executable
     if part == "archives":
         packed = directory / "environment.tar.gz"
-        subprocess.run([sys.executable, "-m", "venv_pack", "-p", sys.prefix, "-o", str(packed)], check=True)
+        subprocess.run([sys.executable, "-m", "venv_pack", "-q", "-p", sys.prefix, "-o", str(packed)], check=True)
         command += ["--archives", f"{packed}#environment"]
         python = "./environment/bin/python"
     settings |= {f"spark.{place}.PYSPARK_PYTHON": python for place in ("yarn.appMasterEnv", "executorEnv")}

@@ -147,9 +147,9 @@ def refused_travel(table: TableName, options: ReadOptions, newest: int | None, r
             f"version {version} of {table} does not exist: the newest is {newest}; ask for a version up to {newest}"
         )
     asked = f"version {version} of {table}" if version is not None else f"{table} as of {iso(options.timestamp_as_of)}"
-    known = "" if newest is None else f" (the newest is {newest})"
+    hint = "" if newest is None else f" (the newest is {newest})"
     return VersionError(
-        f"{asked} cannot be read: {words_of(refusal)}; ask for a version that is shared{known}, or ask the provider to "
+        f"{asked} cannot be read: {words_of(refusal)}; ask for a version that is shared{hint}, or ask the provider to "
         f"share the table's history"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -72,6 +72,8 @@ class FileListing:
         hints: The hints that the server was sent to prune by, by the protocol's names.
         fallback: Why the files were in the end asked for without ``hints``, if they were.
         rows: Rows of all files that are not deleted, where more than the files tells it.
+        kept_bytes: The bytes that the listing takes in this process, for other queries of the version; 0 where it does not stay.
+        is_repeated: Whether an earlier listing answered, with no request.
     """
 
     files: PlannedFiles
@@ -81,6 +83,8 @@ class FileListing:
     hints: Mapping[str, str] = field(default_factory=dict)
     fallback: str | None = None
     rows: int | None = None
+    kept_bytes: int = 0
+    is_repeated: bool = False
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class VersionFiles:
     """
 
     version: int
-    tasks: list[FileTask] = field(default_factory=list)
+    tasks: Sequence[FileTask] = field(default_factory=list)
     removes: int = 0
     shape: TableShape | None = None
 

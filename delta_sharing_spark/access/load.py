@@ -274,6 +274,8 @@ class Load:
     _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
     _read_options: ReadOptions | None = field(default=None, repr=False)
     _inside: Self | None = field(default=None, repr=False)
+    #: The load that this one narrows.
+    _earlier: Self | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._parsed()
@@ -285,9 +287,13 @@ class Load:
     def opened(self) -> tuple[TableOpener, ResolvedScan]:
         """The table, opened once for this load, and the resolved scan of it."""
         if self._resolved is None:
-            options = self._parse(active_zone())
-            opener = TableOpener(negotiated_table(options, self.table.client.profile))
-            resolved = resolve_opened(opener)
+            negotiated = negotiated_table(self._parse(active_zone()), self.table.client.profile)
+            earlier = None if self._earlier is None else self._earlier._resolved
+            if earlier is not None and earlier[0].answers(negotiated):
+                opener, resolved = earlier[0], resolved_anew(earlier[1], negotiated.options)
+            else:
+                opener = TableOpener(negotiated)
+                resolved = resolve_opened(opener)
             if self.hints is not None:
                 from delta_sharing_spark.predicates.hints import condition_of_hints
 
@@ -406,7 +412,9 @@ class Load:
         return self._parsed().limit is not None
 
     def _with(self, name: str, value: str) -> Self:
-        return type(self)(self.table, narrowed(self.options, {name: value}), self.hints)
+        narrower = type(self)(self.table, narrowed(self.options, {name: value}), self.hints)
+        narrower._earlier = self
+        return narrower
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:

@@ -204,6 +204,17 @@ class TableOpener:
             error.name_table(str(self.negotiated.table))  # a storage knows only the file
             raise
 
+    def answers(self, negotiated: NegotiatedTable) -> bool:
+        """Whether a load of the table, as the server describes it now, is of the version that is open here, whose listing may be kept.
+
+        Of a directory the log tells the version, not the server.
+        """
+        ours, theirs = self.negotiated, negotiated
+        if theirs.decision.mode != "url" or theirs.head.version is None or ours.head != theirs.head:
+            return False
+        own, others = (replace(n.options, columns=None, where=None, limit=None) for n in (ours, theirs))
+        return (ours.decision, own) == (theirs.decision, others)
+
     def table(self) -> OpenTable:
         """The table, opened by the mode chosen, the first time."""
         with self._lock:

@@ -35,6 +35,8 @@ class PlanReport:
         files, bytes: Files left to read and their whole size; projection and row groups make a read smaller.
         fallback: Why the files were in the end asked for without ``sent``, if they were.
         unhelpful: Parts of ``where`` that no file could be skipped by.
+        kept_bytes: The bytes that the listing takes for the next query of the version; 0 where it does not stay.
+        is_repeated: Whether an earlier listing answered, with no request.
     """
 
     mode: str
@@ -47,6 +49,8 @@ class PlanReport:
     bytes: int = 0
     fallback: str | None = None
     unhelpful: tuple[str, ...] = ()
+    kept_bytes: int = 0
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,8 @@ def plan(
         bytes=files.total_bytes,
         fallback=listing.fallback,
         unhelpful=pruner.non_pruning_conjuncts(),
+        kept_bytes=listing.kept_bytes,
+        is_repeated=listing.is_repeated,
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     count_files(spec.table, report.listed, report.skipped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, overload
 
@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, Split, cut_bins, pack
+
+#: Tasks that are built together where their order is not that of the columns: each time all columns may be decompressed.
+_ORDERED_TOGETHER = 1 << 16
 
 
 class PlannedFiles(Protocol):
@@ -69,14 +72,19 @@ class FileBatch(Protocol):
     def file_partitions(self) -> npt.NDArray[np.int64]:
         """The number of each file's partition."""
 
-    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
-        """The tasks of the files ``first`` to ``last``, the latter excluded."""
+    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
+        """The tasks of the files at some places, which grow."""
 
 
 class FileBatches(Sequence[FileTask]):
-    """The files of batches in their order (``PlannedFiles``); a task is built when it is asked for."""
+    """The files of batches in their order (``PlannedFiles``); a task is built when it is asked for.
 
-    def __init__(self, batches: Sequence[FileBatch]) -> None:
+    Args:
+        change: Changes each task.
+    """
+
+    def __init__(self, batches: Sequence[FileBatch], change: Callable[[FileTask], FileTask] | None = None) -> None:
+        self._change = change
         self.batches = [batch for batch in batches if batch.num_rows]
         self._starts = [0]
         for batch in self.batches:
@@ -122,12 +130,14 @@ class FileBatches(Sequence[FileTask]):
 
     def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
         """The tasks ``first`` to ``last``, the latter excluded."""
-        part = bisect.bisect_right(self._starts, first) - 1
-        while first < last:
-            start = self._starts[part]
-            stop = min(last, self._starts[part + 1])
-            yield from self.batches[part].tasks_between(first - start, stop - start)
-            first, part = stop, part + 1
+        return self.tasks_at(np.arange(first, last))
+
+    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
+        """The tasks at some places, which grow."""
+        edges = np.searchsorted(places, self._starts).tolist()
+        for batch, start, (first, last) in zip(self.batches, self._starts, itertools.pairwise(edges), strict=False):
+            tasks = batch.tasks_at(places[first:last] - start) if first < last else iter(())
+            yield from tasks if self._change is None else map(self._change, tasks)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -140,6 +150,42 @@ class FileBatches(Sequence[FileTask]):
         if isinstance(places, range):
             return [self[place] for place in places]
         return next(self.tasks_between(places, places + 1))
+
+
+class OrderedFiles(Sequence[FileTask]):
+    """Files in the order of their ids, of which slices are views; tasks are built as they are iterated.
+
+    Args:
+        places: The places of the files, in their order; by default of all.
+    """
+
+    def __init__(self, files: FileBatches, places: npt.NDArray[np.int64] | None = None) -> None:
+        self._files = files
+        if places is None:
+            ids = [task.id for task in files]
+            places = np.fromiter(sorted(range(len(ids)), key=ids.__getitem__), np.int64, len(ids))
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[FileTask]:
+        start, together = 0, 256
+        while start < len(self):
+            places = self._places[start : start + together]
+            inverse = np.argsort(np.argsort(places))
+            tasks = list(self._files.tasks_at(np.sort(places)))
+            yield from (tasks[index] for index in inverse.tolist())
+            start, together = start + together, min(4 * together, _ORDERED_TOGETHER)
+
+    @overload
+    def __getitem__(self, index: int) -> FileTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> OrderedFiles: ...
+    def __getitem__(self, index: int | slice) -> FileTask | OrderedFiles:
+        if isinstance(index, slice):
+            return OrderedFiles(self._files, self._places[index])
+        return self._files[int(self._places[index])]
 
 
 class _LazySlices(Sequence[FileSlice]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,25 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.plan import FileTask
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_sharing_spark.deltalog.add_batch import AddBatch
     from delta_sharing_spark.predicates.file_skipping import PartitionKey
+    from delta_sharing_spark.predicates.file_statistics import StatisticsReader
 
 
 #: How ``explain`` calls the reasons.
 _RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
+
+
+class Statistics(Protocol):
+    """The statistics of some files, which a pruner looks at."""
+
+    def texts_at(self, places: Sequence[int], /) -> Sequence[str | None]:
+        """The JSON of files at some places."""
+
+    def bounds(self, reader: StatisticsReader, /) -> pa.StructArray:
+        """The bounds of all files in columns (``StatisticsReader.bounds``)."""
 
 
 class FilePruner:
@@ -81,18 +94,23 @@ class FilePruner:
         """What ``reasons`` needs of a file's partition values; equal for many files."""
         return () if self._skipping is None else self._skipping.partition_key(partition_values or {})
 
-    def reasons(self, keys: Sequence[PartitionKey], stats: Sequence[str | None]) -> npt.NDArray[np.uint8] | None:
+    def reasons(
+        self, keys: Sequence[PartitionKey], numbers: npt.NDArray[np.integer[Any]], statistics: Statistics
+    ) -> npt.NDArray[np.uint8] | None:
         """Why files can be skipped, each a ``SkipReason``; None where no file can. They are not counted yet, as by ``reason``.
 
         Args:
-            keys: Of each file what ``partition_key`` tells.
-            stats: The JSON of each file's statistics.
+            keys: What ``partition_key`` tells of some partition values.
+            numbers: The place of each file's values among them.
+            statistics: Those of the files.
         """
         if self._listed is not None:
-            self._listed(len(keys))
+            self._listed(len(numbers))
         if self._skipping is None:
             return None
-        return self._skipping.reasons_of(keys, lambda places: [stats[place] for place in places])
+        reader = self._skipping.reader
+        parsed = (lambda: statistics.bounds(reader)) if reader.ranged else None
+        return self._skipping.reasons_of(keys, numbers, statistics.texts_at, parsed)
 
     def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
         """Files whose rows may pass, without their statistics."""

@@ -77,7 +77,7 @@ def check_same(loaded: TableShape, now: TableShape, table: str) -> None:
             if new is None:
                 why = f"column {old.name!r} was dropped"
             elif new.type != old.type or (new.nullable and not old.nullable):
-                why = f"column {old.name!r} changed from {_shown(old)} to {_shown(new)}"
+                why = f"column {old.name!r} changed from {_described(old)} to {_described(new)}"
             elif new.physical_name != old.physical_name:
                 why = f"column {old.name!r} was replaced"
             if why:
@@ -104,11 +104,13 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
         )
     columns = {column.physical_name: column for column in feed.schema.fields}
     for column in earlier.schema.fields:
-        known, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
+        source, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
         why = None
-        if feed.mapping == "none" != earlier.mapping and known is not namesake:
+        if feed.mapping == "none" != earlier.mapping and source is not namesake:
             why = "files hold it by another name there (the column mapping was taken off)"
-        elif known is not None and (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
+        elif source is not None and (column.name in earlier.partition_columns) != (
+            source.name in feed.partition_columns
+        ):
             why = "it is a partition column in one and not in the other"
         if why is not None:
             raise SchemaError(
@@ -135,7 +137,7 @@ def _holds(now: Sequence[Field], earlier: Sequence[Field]) -> bool:
     return True
 
 
-def _shown(field_: Field) -> str:
+def _described(field_: Field) -> str:
     return f"{field_.type}{'' if field_.nullable else ' NOT NULL'}"
 
 

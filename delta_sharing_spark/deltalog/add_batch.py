@@ -22,6 +22,8 @@ from delta_sharing_spark.schema import arrow_bridge as columns
 _IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 #: Physical names of partition columns to the keys of their values: ``schema.partition_values.partition_keys``.
 PartitionKeys: TypeAlias = Mapping[str, Sequence[str]]
+#: Fields of a batch that are no column.
+_NO_COLUMNS = ("root", "partition_values", "with_stats")
 _NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'
 
 
@@ -40,6 +42,7 @@ class AddBatch:
         stats_parsed: Statistics as a checkpoint keeps them in columns (struct); None if there are none.
         vectors: Deletion vector descriptors (struct, nullable); None if no file of the batch has one.
         records: Rows of each file, set when ``without_stats`` dropped the statistics.
+        with_stats: Whether ``tasks_at`` gives tasks their statistics.
     """
 
     root: str = field(repr=False)
@@ -51,6 +54,7 @@ class AddBatch:
     stats_parsed: pa.StructArray | None = field(repr=False, default=None)
     vectors: pa.StructArray | None = field(repr=False, default=None)
     records: pa.Int64Array | None = field(repr=False, default=None)
+    with_stats: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -72,7 +76,7 @@ class AddBatch:
 
     def _with_each(self, change: Callable[[Any], Any]) -> AddBatch:
         """The files with every column changed alike."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("root", "partition_values")}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_COLUMNS}
         changed = {name: change(column) for name, column in values.items() if column is not None}
         partition_values = {name: change(column) for name, column in self.partition_values.items()}
         return replace(self, partition_values=partition_values, **changed)
@@ -129,9 +133,15 @@ class AddBatch:
         values = self._partition_dicts()  # files of one partition share a dictionary
         return np.fromiter((numbers.setdefault(id(each), len(numbers)) for each in values), np.int64, len(values))
 
-    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
-        """The tasks of the files ``first`` to ``last``, the latter excluded, as ``tasks``."""
-        return self.slice(first, last - first).tasks()
+    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
+        """The tasks of the files at some places, which grow, as ``tasks``."""
+        if not len(places):
+            return iter(())
+        first, last = int(places[0]), int(places[-1]) + 1
+        if last - first == len(places):
+            return self.slice(first, last - first).tasks(keep_stats=self.with_stats)
+        chosen = columns.int64s(places.tolist())
+        return self._with_each(lambda column: column.take(chosen)).tasks(keep_stats=self.with_stats)
 
     def vector(self, index: int) -> DeletionVector | None:
         """One file's deletion vector, located; raises LogError for a malformed descriptor."""

@@ -110,7 +110,7 @@ class Checkpoint:
         return self._protocol is not None and self._metadata is not None
 
     def _json(self, path: str) -> bytes:
-        with self._told(path):
+        with self._errors_of(path):
             return self._store.read(path)
 
     def _read_parquet(self, paths: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class Checkpoint:
 
     def _take_all(self, batch: pa.RecordBatch, path: str) -> None:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            with self._told(path):
+            with self._errors_of(path):
                 actions = column.filter(column.is_valid())
                 actions.validate(full=True)  # text is UTF-8
             maps = [field.name for field in column.type if pa.types.is_map(field.type)]
@@ -205,7 +205,7 @@ class Checkpoint:
             return others
 
         for path, batch in self._batches([*map(_Part, own), *self._sidecars.values()], columns):
-            with self._told(path):
+            with self._errors_of(path):
                 adds = _from_parquet(batch, partition_columns, self._store.root)
             if adds is not None:
                 yield adds
@@ -234,7 +234,7 @@ class Checkpoint:
         decoded = 0
         try:
             for part, group in queue.row_groups():
-                with self._told(part.path):
+                with self._errors_of(part.path):
                     for batch in read_row_group(group, self._table, _AHEAD_BYTES, 0, _BATCH_ROWS):
                         yield part.path, batch
                         decoded += 1
@@ -247,7 +247,7 @@ class Checkpoint:
     def _open(self, part: _Part, columns: _Columns) -> _OpenPart:
         """Open a file, whose footer is read once."""
         path = part.path
-        with self._told(path):
+        with self._errors_of(path):
             source = self._large.get(path) or self._store.open(path, part.size)
             if part.size is not None and source.size != part.size:
                 raise ValueError(f"it has {source.size} bytes, the checkpoint says {part.size}")
@@ -266,7 +266,7 @@ class Checkpoint:
             return _OpenPart(path, groups)
 
     @contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def _errors_of(self, path: str) -> Iterator[None]:
         """Raises errors as ``LogError`` with the name of a file, whose path is relative to the table's root, or absolute."""
         try:
             yield
@@ -308,12 +308,12 @@ class Checkpoint:
 
 def _has_struct(footer: Footer, name: str) -> bool:
     """Whether a file has the column of an action; raises ValueError where that is no struct."""
-    found = [field for field in footer.schema if field.name == name]
-    if len(found) > 1:
+    fields = [field for field in footer.schema if field.name == name]
+    if len(fields) > 1:
         raise ValueError(f"it has several columns {name!r}")
-    if found and not pa.types.is_struct(found[0].type):
-        raise ValueError(f"its column {name!r} is {found[0].type}, not a struct")
-    return bool(found)
+    if fields and not pa.types.is_struct(fields[0].type):
+        raise ValueError(f"its column {name!r} is {fields[0].type}, not a struct")
+    return bool(fields)
 
 
 def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | None) -> list[str]:
@@ -339,9 +339,9 @@ def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | 
             if not pa.types.is_struct(field.type) or (stats_columns is None and not is_julian):
                 columns.append(prefix)
             else:
-                known = [f for f in field.type if not (is_julian and _has_calendar(f.type))]
+                readable = [f for f in field.type if not (is_julian and _has_calendar(f.type))]
                 columns += [
-                    f"{prefix}.{f.name}" for f in known if stats_columns is None or f.name in set(stats_columns)
+                    f"{prefix}.{f.name}" for f in readable if stats_columns is None or f.name in set(stats_columns)
                 ]
     return columns
 

@@ -56,10 +56,14 @@ class Checksum:
 
     def check_head(self, protocol: Protocol, metadata: Metadata, checkpoint: Checkpoint) -> None:
         """Compare what readers use of the version's protocol and metadata; raises LogError where it is something else."""
-        if self.protocol is not None and self.protocol != protocol:
+        if self.protocol is not None and _read_of_protocol(self.protocol) != _read_of_protocol(protocol):
             raise checkpoint.contradiction(self.path, "another protocol")
         if self.metadata is not None and _read_of_metadata(self.metadata) != _read_of_metadata(metadata):
             raise checkpoint.contradiction(self.path, "other metadata")
+
+
+def _read_of_protocol(protocol: Protocol) -> tuple[int, frozenset[str]]:
+    return protocol.min_reader_version, frozenset(protocol.reader_features)
 
 
 def _read_of_metadata(metadata: Metadata) -> tuple[Any, ...]:

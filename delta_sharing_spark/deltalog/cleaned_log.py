@@ -92,8 +92,8 @@ def _commit(store: LogStore, version: int) -> bytes | None:
 
 def gone(store: LogStore, version: int, table: str) -> VersionError:
     """The error of a version whose commit is not there any more."""
-    left = LogListing(store.list_from(LOG_DIR, f"{version:020d}.") or ()).commits
-    begin = f", whose commits begin with version {min(left)}" if left else ""
+    remaining = LogListing(store.list_from(LOG_DIR, f"{version:020d}.") or ()).commits
+    begin = f", whose commits begin with version {min(remaining)}" if remaining else ""
     return VersionError(
         f"version {version} of {table} is no longer in its log{begin}: {in_log(commit_name(version))} cannot be read, and what it "
         f"changed cannot be told; read the table anew from a snapshot"

@@ -135,17 +135,17 @@ class _Commit:
     def __init__(self, store: LogStore, version: int, data: bytes, before: Head, table: str) -> None:
         self.version, self.time = version, 0
         self._store, self._table, self._path = store, table, in_log(commit_name(version))
-        found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _KINDS}
+        by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _KINDS}
         for tree in parse_lines(data, self._path):
-            for kind, actions in found.items():
+            for kind, actions in by_kind.items():
                 if (action := action_of(tree, kind, self._path)) is not None:
                     actions.append(action)
-        self.adds, self.removes = ([a for a in found[kind] if self._changes_data(a)] for kind in ("add", "remove"))
-        self.cdc = found["cdc"]
-        self.metadata = [None, *(metadata_from(action, self._path) for action in found["metaData"])][-1]
-        self.protocol = [None, *(protocol_from(action, self._path) for action in found["protocol"])][-1]
+        self.adds, self.removes = ([a for a in by_kind[kind] if self._changes_data(a)] for kind in ("add", "remove"))
+        self.cdc = by_kind["cdc"]
+        self.metadata = [None, *(metadata_from(action, self._path) for action in by_kind["metaData"])][-1]
+        self.protocol = [None, *(protocol_from(action, self._path) for action in by_kind["protocol"])][-1]
         self.head = Head(version, self.protocol or before.protocol, self.metadata or before.metadata)
-        info = [{}, *found["commitInfo"]][-1]
+        info = [{}, *by_kind["commitInfo"]][-1]
         stamp = info.get("inCommitTimestamp")
         self.in_commit = stamp if type(stamp) is int and abs(stamp) <= MAX_MILLIS else None
         self._is_idle_merge = changed_no_row(info)

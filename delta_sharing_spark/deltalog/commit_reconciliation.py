@@ -130,9 +130,9 @@ class CommitTail:
                 names = ["path", *(field.name for field in part.adds.type)]
                 adds = pa.StructArray.from_arrays([columns.unpacked(part.paths), *part.adds.flatten()], names)
                 batch = from_struct(adds, self._root, partition_columns, stats=texts)
-                kept = batch if part.alive is None else batch.filter(part.alive)
-                if kept.num_rows:
-                    yield kept
+                alive = batch if part.alive is None else batch.filter(part.alive)
+                if alive.num_rows:
+                    yield alive
 
     def without_superseded(self, batch: AddBatch) -> AddBatch:
         """A checkpoint's files without those that these commits add again or remove."""

@@ -112,11 +112,11 @@ class Snapshot:
             if checksum is not None and checksum.version == checkpoint.version != self.version:
                 files = size = 0  # it counts the checkpoint's alone
             for batch in checkpoint.adds(keys, with_stats=with_stats, stats_columns=stats_columns):
-                kept = self._tail.without_superseded(batch)
-                counted = batch if checksum is not None and checksum.version == checkpoint.version else kept
+                remaining = self._tail.without_superseded(batch)
+                counted = batch if checksum is not None and checksum.version == checkpoint.version else remaining
                 files, size = files + counted.num_rows, size + counted.total_bytes
-                if kept.num_rows:
-                    yield kept
+                if remaining.num_rows:
+                    yield remaining
             if checksum is not None:
                 checksum.check_files(files, size, checkpoint)
 
@@ -292,8 +292,8 @@ def _load(
         head = state.head(segment.version)
         if checksum is not None and checkpoint is not None:
             with _of_checkpoint(checkpoint.version, table):
-                told = head if checksum.version == head.version else checkpoint
-                checksum.check_head(told.protocol, told.metadata, checkpoint)
+                source = head if checksum.version == head.version else checkpoint
+                checksum.check_head(source.protocol, source.metadata, checkpoint)
     if gate:
         head.protocol.check(table)
         head.metadata.check(table)

@@ -80,8 +80,8 @@ def read_all(
     The first files are asked for at once; how many depends on ``largest``, the bytes of the largest file, or 0 if that is unknown.
 
     Raises:
-        LogError: A commit is empty. Delta on Spark reads it as one that changed nothing; but every writer says at least who
-            wrote, so that it is an upload that broke off, and what it added or removed is not known.
+        LogError: A commit is empty. Delta on Spark reads it as one that changed nothing. But every writer says at least
+        who wrote. So it is an upload that broke off, and nobody can tell what it added or removed.
     """
     rest = iter(paths)
     pending: deque[tuple[str, Future[bytes]]] = deque()
@@ -213,8 +213,8 @@ def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, PermissionError
 class LogListing:
     """A listed log, sorted into commits and complete checkpoints.
 
-    Log compactions are not read: the protocol leaves that to readers, the commits that they stand for are read side by side, and
-    writers are known that do not reconcile them.
+    Log compactions are not read: the protocol leaves that to readers. The commits that they stand for are read side by
+    side, and some writers do not reconcile them.
 
     Args:
         entries: The files of the log, or its end.
@@ -250,10 +250,10 @@ class LogListing:
         return any(version is None or v <= version for v in self.checkpoints)
 
     def segment(self, version: int | None, table: str) -> Segment:
-        known = self.commits.keys() | self.checkpoints.keys() | {files.version for files in self._damaged}
-        if not known:
+        versions = self.commits.keys() | self.checkpoints.keys() | {files.version for files in self._damaged}
+        if not versions:
             raise no_log(table)
-        newest = max(known)
+        newest = max(versions)
         target = newest if version is None else version
         if target > newest:
             raise not_yet(table, target, newest)
@@ -263,7 +263,7 @@ class LogListing:
         for number in range(start, target + 1):
             entry = self.commits.get(number)
             if entry is None:
-                if base is None and not any(v < number for v in known):
+                if base is None and not any(v < number for v in versions):
                     raise self._gone(table, target, version)
                 raise hole(table, number, target)
             commits.append(CommitFile(in_log(entry.name), number, entry.size))
@@ -315,14 +315,14 @@ class UnlistedLog:
         self.store, self.table, self._damaged = store, table, damaged
         #: The last one since the credential was confirmed.
         self._refusal = hint_refusal
-        self._known: str | None = LAST_CHECKPOINT if hint_refusal is None else None
+        self._existing: str | None = LAST_CHECKPOINT if hint_refusal is None else None
 
     def segment(self, hint: CheckpointFiles | None, version: int | None) -> Segment:
         """The files of a version, None for the newest.
 
-        The search goes down from the version, or from one that the store knows to exist, to the first checkpoint: it
-        tries each version's checkpoint and its commit, which is needed anyway, so that at most one request per commit
-        is in vain. Then it goes up to the newest version.
+        The search goes down from the version, or from one that the store knows to exist, to the first checkpoint. It
+        tries each version's checkpoint and its commit, which is needed anyway. So at most one request per commit is in
+        vain. Then it goes up to the newest version.
 
         Raises:
             LogError: There is no log, it has a hole, or its checkpoint has a name that cannot be guessed.
@@ -469,7 +469,7 @@ class UnlistedLog:
         except PermissionError as refusal:
             self._refusal = refusal
             return None
-        self._known = path
+        self._existing = path
         return data
 
     def _nothing_of(self, path: str) -> bytes:
@@ -492,9 +492,9 @@ class UnlistedLog:
         refusal, self._refusal = self._refusal, None
         if refusal is None:
             return
-        if self._known is not None:
+        if self._existing is not None:
             try:
-                self.store.info(self._known)
+                self.store.info(self._existing)
             except (PermissionError, FileNotFoundError):
                 pass  # nor does the known object: the credential is the cause
             else:
@@ -533,11 +533,11 @@ class UnlistedLog:
         )
 
     def _nothing(self) -> LogError:
-        known = self.store.known_version
-        if known is None:
+        version = self.store.known_version
+        if version is None:
             return no_log(self.table)
         return LogError(
             f"the log of {self.table} cannot be read without listing: of _delta_log neither a usable _last_checkpoint is "
-            f"there, nor commit 0, nor commit or checkpoint {known}, the version that the sharing server names; ask the "
+            f"there, nor commit 0, nor commit or checkpoint {version}, the version that the sharing server names; ask the "
             f"provider to let the credential list _delta_log, or use accessMode=url if the server offers it"
         )

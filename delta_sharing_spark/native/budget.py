@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.network.parallel_calls import DaemonPool
@@ -18,7 +18,7 @@ from delta_sharing_spark.scan.pace import Pace
 
 #: Requests under way at once, over all plans; and to storages that are far besides, which are mostly waited for.
 CONNECTIONS, FAR_CONNECTIONS = 48, 96
-#: Bytes of chunks held that were fetched ahead, over all plans.
+#: Bytes of chunks held ahead of their readers, over all plans: what is fetched together of a row group that is being read is not ahead.
 AHEAD_BYTES = 128 << 20
 #: Bytes of chunks held once they were read, over all plans: Spark reads a filter's dictionary first, and a query may scan twice.
 KEPT_BYTES = 32 << 20
@@ -45,7 +45,7 @@ class Bounds:
 
     Attributes:
         shown: Of footers and whole small files.
-        ahead: Of chunks fetched ahead.
+        ahead: Of chunks fetched ahead of their readers.
         kept: Of chunks held once they were read.
         held: Of chunks and small files in memory in all; who would pass it waits.
         rewritten: Of rewritten files on local disk.
@@ -78,6 +78,18 @@ class ChunksHolder(Protocol):
         """Release the chunks of a row group, unless some were asked for since; ``key`` is the file's number and the row group's."""
 
 
+class _Coming(NamedTuple):
+    """Chunks of a row group: their bytes, when one was last asked for or read, and whether one was read."""
+
+    size: int
+    last: float
+    is_begun: bool
+
+
+#: Of a row group none of whose chunks is held.
+_NOTHING = _Coming(0, 0.0, False)
+
+
 class Budget:
     """Counts what all plans of a gateway hold, and releases the longest unused beyond the bounds; owns the fetching threads.
 
@@ -96,8 +108,8 @@ class Budget:
         self.openers = DaemonPool(CONNECTIONS // 2, "delta-sharing-native-open")
         self._lock = threading.Lock()
         self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
-        #: Bytes of chunks that were not all read, and when one of them last was.
-        self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], tuple[int, float]] = OrderedDict()
+        #: Row groups whose chunks were not all read.
+        self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], _Coming] = OrderedDict()
         self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
         #: The shown files whose reader was sent what it wanted, and their bytes in memory.
         self._spent: dict[tuple[FootersHolder, int], int] = {}
@@ -110,7 +122,12 @@ class Budget:
     @property
     def room_ahead(self) -> int:
         """Bytes of chunks that may still be fetched ahead; negative where others already take more."""
-        return min(self._bounds.ahead - self._fetched, self._bounds.held // 2 - self._held)
+        with self._lock:
+            return min(self._bounds.ahead - self._ahead(), self._bounds.held // 2 - self._held)
+
+    def _ahead(self) -> int:
+        """Bytes of chunks, but for those of a row group that a reader has begun, as many as are fetched together."""
+        return sum(max(0, coming.size - self.group_bytes * coming.is_begun) for coming in self._chunks.values())
 
     def admit(self, holder: object, size: int, *, at_all: bool = False) -> bool:
         """Count bytes as held for as long as ``holder`` lives, if there is room for them; with ``at_all`` even if there is none.
@@ -139,11 +156,11 @@ class Budget:
         """Wait until so many bytes may be held, at most until a moment; chunks whose readers stay away are released meanwhile."""
         with self._lock:
             gone = list(self._kept)
-        while (left := until - time.monotonic()) > 0:
+        while (remaining := until - time.monotonic()) > 0:
             for holder, key in gone:
                 holder.release(key)
             with self._room:
-                if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(left, _LOOK)):
+                if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(remaining, _LOOK)):
                     return True
             with self._lock:
                 gone = self._idle(_IDLE)[:1]
@@ -152,13 +169,12 @@ class Budget:
     def _idle(self, seconds: float) -> list[tuple[ChunksHolder, tuple[int, int]]]:
         """The chunks whose reader has not come back for so long, the longest first."""
         before = time.monotonic() - seconds
-        return [key for key, _ in itertools.takewhile(lambda item: item[1][1] < before, self._chunks.items())]
+        return [key for key, _ in itertools.takewhile(lambda item: item[1].last < before, self._chunks.items())]
 
     def is_idle(self, holder: ChunksHolder, key: tuple[int, int]) -> bool:
         """Whether the reader of chunks has not come back for a while."""
         with self._lock:
-            _, last = self._chunks.get((holder, key), (0, 0.0))
-        return last < time.monotonic() - _IDLE
+            return self._chunks.get((holder, key), _NOTHING).last < time.monotonic() - _IDLE
 
     def has_room_for(self, size: int) -> bool:
         """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
@@ -208,23 +224,24 @@ class Budget:
         with self._lock:
             kept = self._kept.pop((holder, key), 0)
             self._kept_bytes -= kept
-            before, _ = self._chunks.pop((holder, key), (0, 0.0))
-            self._chunks[holder, key] = before + kept + size, time.monotonic()
+            before = self._chunks.pop((holder, key), _NOTHING)
+            is_begun = before.is_begun or kept > 0
+            self._chunks[holder, key] = _Coming(before.size + kept + size, time.monotonic(), is_begun)
             self._fetched += kept + size
-            gone = self._idle(_ABANDONED) if self._fetched > self._bounds.ahead else []
+            gone = self._idle(_ABANDONED) if self._ahead() > self._bounds.ahead else []
         self._release(gone)
 
     def touch(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Note that one of the chunks was read."""
         with self._lock:
-            if (size := self._chunks.pop((holder, key), None)) is not None:
-                self._chunks[holder, key] = size[0], time.monotonic()
+            if (coming := self._chunks.pop((holder, key), None)) is not None:
+                self._chunks[holder, key] = _Coming(coming.size, time.monotonic(), True)
 
     def keep(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Note that chunks were read, and release the oldest such beyond the bound."""
         gone = []
         with self._lock:
-            size, _ = self._chunks.pop((holder, key), (0, 0.0))
+            size = self._chunks.pop((holder, key), _NOTHING).size
             self._fetched -= size
             self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
             self._kept_bytes += size
@@ -243,7 +260,7 @@ class Budget:
     def remove(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Remove chunks that are no longer held."""
         with self._lock:
-            self._fetched -= self._chunks.pop((holder, key), (0, 0.0))[0]
+            self._fetched -= self._chunks.pop((holder, key), _NOTHING).size
             self._kept_bytes -= self._kept.pop((holder, key), 0)
 
     def forget(self, holder: FootersHolder) -> None:

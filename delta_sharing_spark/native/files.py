@@ -176,11 +176,11 @@ def show_together(
 
     if not (columns.part_of_files or shape.spec.is_projected):
         columns.part_of_files = float(all(name.encode() in columns for name in shape.spec.schema.names))
-    is_told = columns.part_of_files or all(pace.is_worth_whole(task.size, 0.0, SPARE) for task, _ in files)
-    members = [] if is_told else [show(*files[0])]  # it tells of the others
-    told = len(members)
-    members += _all_at_once(files[told:], show, pool, pace)
-    is_held = all(member.held_bytes for member in members[told:])
+    is_certain = columns.part_of_files or all(pace.is_worth_whole(task.size, 0.0, SPARE) for task, _ in files)
+    members = [] if is_certain else [show(*files[0])]  # it tells of the others
+    first_ones = len(members)
+    members += _all_at_once(files[first_ones:], show, pool, pace)
+    is_held = all(member.held_bytes for member in members[first_ones:])
     return _shown_together(members, shape, pace, columns, is_held=is_held, may_rewrite=may_rewrite)
 
 
@@ -257,8 +257,8 @@ def _opened(
     absent = fallbacks_of(task, spec.schema, footer.schema, Context(spec.table, task.id, mapping))
     if absent:
         raise NotNativeError(f"it lacks {', '.join(map(repr, absent))}, for which another value than NULL stands in")
-    kept = read_row_selection(task, rows, access.open_vector, rows_of_delete_files(task, spec, access))
-    deleted = None if kept is None and limit is None else _deleted(kept, rows, limit, shape)
+    selection = read_row_selection(task, rows, access.open_vector, rows_of_delete_files(task, spec, access))
+    deleted = None if selection is None and limit is None else _deleted(selection, rows, limit, shape)
     shown = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
     for chunk in (chunk for group in shown.groups for chunk in group.chunks):
         if not 4 <= chunk.start <= chunk.end <= shown.data_end:
@@ -319,24 +319,24 @@ def _constants(task: FileTask, spec: ReadSpec) -> Constants:
     return {CHANGE_TYPE: task.change_type}
 
 
-def _deleted(kept: RowSelection | None, rows: int, limit: int | None, shape: FileShape) -> DeletedRows:
+def _deleted(selection: RowSelection | None, rows: int, limit: int | None, shape: FileShape) -> DeletedRows:
     """What tells which rows ``kept`` leaves out, and those beyond a limit; raises NotNativeError if Spark does not filter by it."""
     if not shape.leaves_deleted_rows:
         raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
-    end = rows if limit is None else int(np.flatnonzero(_mask(kept, 0, rows))[limit - 1]) + 1
+    end = rows if limit is None else int(np.flatnonzero(_mask(selection, 0, rows))[limit - 1]) + 1
 
     def deleted(first: int, count: int) -> npt.NDArray[np.bool_]:
-        gone = ~_mask(kept, first, count)
+        gone = ~_mask(selection, first, count)
         gone[max(0, end - first) :] = True
         return gone
 
     return deleted
 
 
-def _mask(kept: RowSelection | None, first: int, count: int) -> npt.NDArray[np.bool_]:
-    if kept is None:
+def _mask(selection: RowSelection | None, first: int, count: int) -> npt.NDArray[np.bool_]:
+    if selection is None:
         return np.ones(count, np.bool_)
-    mask: npt.NDArray[np.bool_] = kept.mask(first, count).to_numpy(zero_copy_only=False)
+    mask: npt.NDArray[np.bool_] = selection.mask(first, count).to_numpy(zero_copy_only=False)
     return mask
 
 

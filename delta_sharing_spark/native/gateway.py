@@ -24,7 +24,7 @@ from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.plan_reader import Doubt, Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.plan_reader import Pause, Pieces, PlanReader, ReaderState
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
 from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
@@ -425,8 +425,8 @@ class Gateway:
         except NoSuchFileError:
             connection.sendall(webhdfs.not_found(below))
         except DeltaSharingError as error:
-            told = self.remember(error) if served is None else self._failed(served, below, error)
-            connection.sendall(webhdfs.failure(told))
+            message = self.remember(error) if served is None else self._failed(served, below, error)
+            connection.sendall(webhdfs.failure(message))
         return True
 
     def _serve_plan(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
@@ -581,31 +581,31 @@ def authority_of(host: str, port: int) -> str:
 
 def send_pieces(connection: socket.socket, pieces: Pieces) -> None:
     """Send an answer's bytes until the reader leaves."""
-    reaction: Reaction | None = None
+    state: ReaderState | None = None
     try:
         while True:
-            piece = pieces.send(reaction)
-            if isinstance(piece, Doubt):
-                reaction = _reaction(connection, piece)
+            piece = pieces.send(state)
+            if isinstance(piece, Pause):
+                state = _wait_for_reader(connection, piece)
             else:
                 connection.sendall(piece)
-                reaction = None
+                state = None
     except StopIteration:
         return
     finally:
         pieces.close()
 
 
-def _reaction(connection: socket.socket, doubt: Doubt) -> Reaction:
+def _wait_for_reader(connection: socket.socket, wait: Pause) -> ReaderState:
     """Wait for a reader to close its connection, or to read what it was sent and wait for more."""
     pause, patience = 0.001, time.monotonic() + _UNREAD
     # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
     while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
         if select.select([connection], [], [], pause)[0]:
-            return Reaction(True, not _is_reset(connection))
+            return ReaderState(True, not _is_reset(connection))
         pause = min(2 * pause, _LONGEST_PAUSE)
-    has_left = bool(select.select([connection], [], [], doubt.blindly if unread is None else doubt.seconds)[0])
-    return Reaction(has_left, not unread and not (has_left and _is_reset(connection)))
+    has_left = bool(select.select([connection], [], [], wait.blindly if unread is None else wait.seconds)[0])
+    return ReaderState(has_left, not unread and not (has_left and _is_reset(connection)))
 
 
 def _is_reset(connection: socket.socket) -> bool:

@@ -24,7 +24,7 @@ from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.encrypted_channel import EncryptedChannel, draw_certificate
 from delta_sharing_spark.native.gateway import Gateway, authority_of
 from delta_sharing_spark.native.plan import NativePlan, VirtualFile
-from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, ReaderState
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request
@@ -213,14 +213,14 @@ class ClusterGateway(Gateway):
     def _pieces(self, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None) -> Pieces:
         """See ``Gateway._pieces``: those that pass the driver are counted."""
         pieces = super()._pieces(reader, number, offset, columns)
-        reaction: Reaction | None = None
+        state: ReaderState | None = None
         try:
             while True:
-                piece = pieces.send(reaction)
+                piece = pieces.send(state)
                 if isinstance(piece, memoryview):
                     with self._lock:
                         self.bytes_sent += len(piece)
-                reaction = yield piece
+                state = yield piece
         except StopIteration:
             return
         finally:
@@ -314,8 +314,8 @@ class ClusterGateway(Gateway):
 def preferred_hosts(files: Sequence[VirtualFile], hosts: Sequence[str]) -> list[int]:
     """The host that each file prefers, by its number; -1 where there are none to choose from.
 
-    It is the same in each listing as far as the hosts are, so that what a gateway holds of a file serves again; but none
-    is preferred for much more bytes than others.
+    It is the same in each listing as far as the hosts are, so that what a gateway holds of a file serves again. But
+    none is preferred for much more bytes than others.
     """
     if not hosts:
         return [-1] * len(files)

@@ -26,15 +26,15 @@ Address = tuple[str, int]
 def is_own_process(peer: socket.socket) -> bool:
     """Whether a loopback connection comes from a process of this user. True where the system does not tell."""
     theirs, ours = peer.getpeername()[:2], peer.getsockname()[:2]
-    told = _by_kernel(theirs, ours)
-    owner = _by_table(theirs, ours) if told is None else told[1]
+    owner_of_ends = _by_kernel(theirs, ours)
+    owner = _by_table(theirs, ours) if owner_of_ends is None else owner_of_ends[1]
     return owner is None or owner == os.geteuid()
 
 
 def unread_by_peer(peer: socket.socket) -> int | None:
     """Bytes that have reached the other end of a loopback connection and were not read; None where the system does not tell."""
-    told = _by_kernel(peer.getpeername()[:2], peer.getsockname()[:2])
-    return None if told is None else told[0]
+    owner_of_ends = _by_kernel(peer.getpeername()[:2], peer.getsockname()[:2])
+    return None if owner_of_ends is None else owner_of_ends[0]
 
 
 class _Kernel(threading.local):

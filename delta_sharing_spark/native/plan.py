@@ -439,12 +439,12 @@ def _joined(files: Sequence[PlannedFile], most: int) -> list[VirtualFile]:
 
 def _joined_as(files: Sequence[PlannedFile], joined: Joined, most: int) -> list[VirtualFile]:
     """The virtual files of an earlier listing, as far as their files are listed; the other files as ``_joined``."""
-    known = {file.digest: file for file in files}
+    by_digest = {file.digest: file for file in files}
     shown = []
     for digests in joined:
-        if all(digest in known for digest in digests):
-            shown.append(VirtualFile.of([known.pop(digest) for digest in digests]))
-    return shown + _joined(list(known.values()), most)
+        if all(digest in by_digest for digest in digests):
+            shown.append(VirtualFile.of([by_digest.pop(digest) for digest in digests]))
+    return shown + _joined(list(by_digest.values()), most)
 
 
 def _digest(task: FileTask, limit: int | None = None) -> int:
@@ -460,8 +460,8 @@ def _short_digest(data: bytes) -> int:
 
 
 def _free_name(name: str, schema: Struct) -> str:
-    known = {field.name.lower() for field in schema.fields}
-    while name in known:
+    lowered = {field.name.lower() for field in schema.fields}
+    while name in lowered:
         name += "_"
     return name
 

@@ -8,6 +8,7 @@ pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 import sys
@@ -100,8 +101,15 @@ class HeldChunks:
             return group.held
 
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
-        """Begin to fetch chunks of a row group of which the first is not held, as many as are fetched together, if there is room."""
-        if chunks and chunks[0].range.length <= (room := self._budget.room_ahead) and self.find(key, chunks[0]) is None:
+        """Begin to fetch those chunks of a row group that are not held, as many as are fetched together, if there is room."""
+        with self._lock:
+            group = self._groups.get(key)
+        if group is not None and chunks:
+            # They are fetched in their order: where the last one is held all are.
+            held = group.held
+            first = bisect.bisect_left(chunks, True, key=lambda chunk: bool(held.missing([chunk.range])))
+            chunks = chunks[first:]
+        if chunks and chunks[0].range.length <= (room := self._budget.room_ahead):
             self.fetch(key, shown, self.together(chunks, room))
 
     def together(self, chunks: Sequence[Chunk], room: int = sys.maxsize) -> Sequence[Chunk]:
@@ -320,30 +328,30 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Pause:
     """Yielded between bytes, where the reader may need no more.
 
     The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent, or ``blindly`` seconds where
-    the system does not tell what it has read. The gateway answers with a ``Reaction``.
+    the system does not tell what it has read. The gateway answers with a ``ReaderState``.
     """
 
     seconds: float
     blindly: float
 
 
-class Reaction(NamedTuple):
+class ReaderState(NamedTuple):
     """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
 
     has_left: bool
     has_read_all: bool
 
 
-WAITS = Reaction(has_left=False, has_read_all=True)
+WAITS = ReaderState(has_left=False, has_read_all=True)
 
 #: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
-UNKNOWN, ENOUGH, TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
+UNKNOWN, ENOUGH, TASTED = Pause(0.02, 0.05), Pause(0.05, 0.3), Pause(0.0, 0.3)
 #: Where the reader needs no more: Spark usually closes the connection once it has decoded the columns that were sent.
-LEAVES = Doubt(2.0, 2.0)
+LEAVES = Pause(2.0, 2.0)
 
 
 class FilePass:
@@ -352,15 +360,15 @@ class FilePass:
     def __init__(self) -> None:
         #: Files that were opened, in that order, and whether columns of them were read after it.
         self._opened: dict[int, bool] = {}
-        self._foretold: set[int] = set()
+        self._expected: set[int] = set()
 
     def opened(self, number: int) -> None:
         """Note that the footer of a file was read."""
         if self._opened.get(number):
             self._opened.clear()
-            self._foretold.clear()
+            self._expected.clear()
         self._opened.setdefault(number, False)
-        self._foretold.discard(number)
+        self._expected.discard(number)
 
     def read(self, number: int) -> None:
         """Note that columns of a file are being read."""
@@ -374,16 +382,16 @@ class FilePass:
         row fits), and where as many as tasks at once are still to be opened.
         """
         over = list(self._opened.values())[:-AT_ONCE]
-        if not over or not all(over) or len(self._foretold) >= AT_ONCE:
+        if not over or not all(over) or len(self._expected) >= AT_ONCE:
             return None
-        found = next((n for n in following if n not in self._opened and n not in self._foretold), None)
-        if found is not None:
-            self._foretold.add(found)
-        return found
+        upcoming = next((n for n in following if n not in self._opened and n not in self._expected), None)
+        if upcoming is not None:
+            self._expected.add(upcoming)
+        return upcoming
 
 
-#: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
-Pieces = Generator[memoryview | Doubt, Reaction | None, None]
+#: What an answer yields: bytes, or a pause, to which the gateway sends the reader's state.
+Pieces = Generator[memoryview | Pause, ReaderState | None, None]
 
 
 class PlanReader:
@@ -407,7 +415,7 @@ class PlanReader:
         self._is_misled = False
 
     def read(self, number: int, offset: int, columns: ScanColumns | None = None) -> Pieces:
-        """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.
+        """The file's bytes from ``offset`` to its end, or until the state that is sent to a pause is that the reader has left.
 
         Args:
             offset: Where the reader begins.
@@ -441,31 +449,31 @@ class PlanReader:
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
-        doubt: Doubt | None = None
+        pause: Pause | None = None
         follows = False
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
             if chunk is not None and chunk.range.start == offset and chunk.range.length:
                 start = offset
-                if doubt is not None and chunk.null_in is None:
+                if pause is not None and chunk.null_in is None:
                     start = min(offset + _TASTE, chunk.range.end)
                     yield shown.read(offset, start)
-                    reaction = (yield TASTED) or WAITS
-                    if reaction.has_left:
+                    state = (yield TASTED) or WAITS
+                    if state.has_left:
                         return
-                    if doubt is LEAVES and reaction.has_read_all:
+                    if pause is LEAVES and state.has_read_all:
                         self._is_misled, columns = True, None
                 yield from self._chunk(number, shown, chunk, start, columns, follows=follows)
                 follows = True
                 offset = chunk.range.end
-                doubt = self._next(shown, chunk, columns)
+                pause = self._next(shown, chunk, columns)
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
                 yield shown.read(offset, end)
-                doubt, offset = UNKNOWN, end
-            if doubt is not None and ((yield doubt) or WAITS).has_left:
+                pause, offset = UNKNOWN, end
+            if pause is not None and ((yield pause) or WAITS).has_left:
                 return
         yield memoryview(layout.tail)[offset - layout.data_end :]
 
@@ -529,8 +537,8 @@ class PlanReader:
                 self._fetch_next(number, chunk.row_group, shown, columns)
             return buffer
 
-    def _next(self, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None) -> Doubt | None:
-        """The doubt to yield after a chunk; None to go on at once."""
+    def _next(self, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None) -> Pause | None:
+        """The pause to yield after a chunk; None to go on at once."""
         layout = shown.layout
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None

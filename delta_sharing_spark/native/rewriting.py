@@ -102,8 +102,8 @@ def rewrite_columns(file: FetchedFile, unread: Iterable[Unread], spec: ReadSpec,
     reasons = {column.name: column.reason for column in unread}
     if not reasons:
         return file
-    told = ", ".join(f"{name!r} ({reason})" for name, reason in sorted(reasons.items()))
-    _log.info("columns of file %s of %s are rewritten for Spark's reader: %s", file.task.id, spec.table, told)
+    columns_text = ", ".join(f"{name!r} ({reason})" for name, reason in sorted(reasons.items()))
+    _log.info("columns of file %s of %s are rewritten for Spark's reader: %s", file.task.id, spec.table, columns_text)
     task = replace(file.task, deletion_vector=None, excluded=None, invert_deletion_vector=False, deletes=())
     access = _HeldAccess(file.source) if isinstance(file.source, MemorySource) else file.access
     # A NULL where none may be is found when Spark reads the column, as those in other columns are.

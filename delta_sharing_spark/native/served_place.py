@@ -32,9 +32,9 @@ class ServedPlace:
 
     def listed(self, path: str) -> list[StoredObject]:
         """What lies in a directory; a file itself, under no name."""
-        known = self._fresh(path)
-        if known is not None:
-            return [known._replace(name="")]
+        cached = self._fresh(path)
+        if cached is not None:
+            return [cached._replace(name="")]
         entries = list(self.place.entries(path))
         if not entries:
             found = self.place.info(path)
@@ -66,8 +66,8 @@ class ServedPlace:
         file = self.info(path)
         if file.name.endswith("/"):
             raise FileError(f"{path} of {self.place.name} is a directory; name a file in it", file=path)
-        left = file.size - offset
-        if left <= 0:
+        rest = file.size - offset
+        if rest <= 0:
             connection.sendall(webhdfs.answer(200, b""))
             return True
         canceller = Canceller(path)
@@ -78,7 +78,7 @@ class ServedPlace:
             self.forget(path)
             raise
         try:
-            connection.sendall(webhdfs.head(200, left, is_last=True))
+            connection.sendall(webhdfs.head(200, rest, is_last=True))
             connection.sendall(first)
             for piece in pieces:
                 connection.sendall(piece)

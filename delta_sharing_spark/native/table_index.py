@@ -128,8 +128,8 @@ class TableIndex:
         """
         began = time.monotonic()
         with self._lock:
-            known = self._known(question)
-            native = known or self._make(question, listed)
+            listing = self._known(question)
+            native = listing or self._make(question, listed)
         report = native.report
         record = ScanListing(
             native.table,
@@ -146,7 +146,7 @@ class TableIndex:
             len(native.files),
             self._total_files(report, question[1]),
             time.monotonic() - began,
-            known is not None,
+            listing is not None or report.is_repeated,
         )
         _log.info("%s", record)
         return native, record
@@ -180,14 +180,14 @@ class TableIndex:
                 self._keeper.keep(self, self._fixed)
             return self._fixed
         number = self._questions.get(question)
-        kept = None if number is None else self._keeper.plan(f"{self.token}-{number}")
-        if kept is None:
+        held = None if number is None else self._keeper.plan(f"{self.token}-{number}")
+        if held is None:
             return None
-        if kept.has_failed:
-            self._keeper.release(kept)
+        if held.has_failed:
+            self._keeper.release(held)
             return None
         self._questions.move_to_end(question)
-        return kept
+        return held
 
     def _make(self, question: Question, listed: Callable[[int], None] | None, *, every: bool = False) -> NativePlan:
         """List the files of a question; ``every`` one that fulfils its condition, whatever rows are enough."""
@@ -197,7 +197,7 @@ class TableIndex:
         asked = replace(load, pushed=condition, is_pinned=True, rows_needed=None if every or is_count else rows)
         # A count and a scan of one condition are of the same files.
         alike = (None, COUNTED, COUNTED_TOGETHER) if rows is None or is_count else ()
-        other = next((known for of in alike if of != rows and (known := self._known((condition, of)))), None)
+        other = next((listing for of in alike if of != rows and (listing := self._known((condition, of)))), None)
         try:
             planned = plan(asked, opener=self._opener, listed=listed) if other is None else other.planned
         except NotPinnedError as refusal:
@@ -212,8 +212,8 @@ class TableIndex:
                 question, rows = (condition, None), None
                 self._questions[condition, COUNTED] = self._numbered(question)
                 self._questions[condition, COUNTED_TOGETHER] = self._numbered(question)
-                if (known := self._known(question)) is not None:
-                    return known
+                if (listing := self._known(question)) is not None:
+                    return listing
             else:
                 self._keeper.keep(self, counted)
                 return counted
@@ -221,8 +221,8 @@ class TableIndex:
             # The condition leaves out nothing: queries share what is read of the files.
             self._questions[question] = self._numbered((None, None))
             question = None, None
-            if (known := self._known(question)) is not None:
-                return known
+            if (listing := self._known(question)) is not None:
+                return listing
         number = self._numbered(question)
         joined = self._joined.get(number)
         native = NativePlan(load, planned, self.shown, self._token(question), joined)

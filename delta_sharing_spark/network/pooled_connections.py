@@ -46,9 +46,11 @@ class _HTTPAnswer(FinalAnswer):
         lines = plain[2].decode("iso-8859-1").split("\r\n")[:-1] if plain else []
         fields = {name.lower(): value.lstrip(" \t") for name, _, value in (line.partition(":") for line in lines)}
         length = fields.get("content-length", "")
-        is_kept = fields.get("connection", "keep-alive").lower() == "keep-alive" and "transfer-encoding" not in fields
+        is_persistent = (
+            fields.get("connection", "keep-alive").lower() == "keep-alive" and "transfer-encoding" not in fields
+        )
         is_single = len(fields) == len(lines) <= _MOST_HEADERS
-        is_plain = length.isascii() and length.isdecimal() and is_kept and is_single
+        is_plain = length.isascii() and length.isdecimal() and is_persistent and is_single
         if plain is None or not is_plain or self._method == "HEAD":
             super().begin()
             lengths = {text.strip() for text in ",".join(self.headers.get_all("content-length", [])).split(",")}

@@ -131,8 +131,8 @@ class FooterReader:
 
     def _ends(self, tail: bytes) -> tuple[ThriftStruct, ...] | None:
         """The orders of values that a footer ends with."""
-        for known, orders in self._orders:
-            if known == tail:
+        for ending, orders in self._orders:
+            if ending == tail:
                 return orders
         fields, _ = read_struct(tail, before=4)
         orders = tuple(fields[7][1].items) if 7 in fields else None

@@ -114,16 +114,19 @@ def julian_of(metadata: Any, reader_zone: str | None) -> Julian | None:
         reader_zone: The reader's time zone; None where it is not known.
     """
     pairs = metadata.metadata or {}
-    told = {name: pairs[_KEY + name] for name in _MARKS if _KEY + name in pairs}
+    pairs_of_marks = {name: pairs[_KEY + name] for name in _MARKS if _KEY + name in pairs}
     if _KEY + b"sql.parquet.row.metadata" in pairs and metadata.created_by.startswith("parquet-mr"):
-        told.setdefault(b"version", b"2")
-    version = told.get(b"version")
+        pairs_of_marks.setdefault(b"version", b"2")
+    version = pairs_of_marks.get(b"version")
     if version is None:
         return None
-    dates, int96 = version < b"3.0.0" or b"legacyDateTime" in told, version < b"3.1.0" or b"legacyINT96" in told
-    zone = told[b"timeZone"].decode("utf-8", "replace") if b"timeZone" in told else reader_zone
+    dates, int96 = (
+        version < b"3.0.0" or b"legacyDateTime" in pairs_of_marks,
+        version < b"3.1.0" or b"legacyINT96" in pairs_of_marks,
+    )
+    zone = pairs_of_marks[b"timeZone"].decode("utf-8", "replace") if b"timeZone" in pairs_of_marks else reader_zone
     return (
-        Julian(dates, int96, zone, tuple((_KEY + name, text) for name, text in told.items()))
+        Julian(dates, int96, zone, tuple((_KEY + name, text) for name, text in pairs_of_marks.items()))
         if dates or int96
         else None
     )

@@ -1,9 +1,10 @@
 """Lays out the Parquet file that Spark is shown for a data file, or for several small ones: their column chunks under a footer of ours.
 
-The chunks keep their bytes, and of a file alone their places; of several, those of the columns that the scan reads come first,
-so that a reader goes through them in one answer. Encodings belong to column chunks and may differ. In the footer columns bear
-the table's names, columns that are not the table's are left out, and so is what would make Spark read other values: the writer's
-calendar marks, and statistics of floating-point columns by writers that leave NaN out of them.
+The chunks keep their bytes, and of a file alone their places. Of several, those of the columns that the scan reads come
+first, so that a reader goes through them in one answer. Encodings belong to column chunks and may differ. In the footer
+columns bear the table's names, and columns that are not the table's are left out. So is what would make Spark read
+other values: the writer's calendar marks, and statistics of floating-point columns by writers that leave NaN out of
+them.
 
 Columns of ours (``own_columns``) stand behind the data.
 """
@@ -149,14 +150,14 @@ def write_footer(
 ) -> bytes:
     """A footer, its length, and the magic."""
     pairs: list[ThriftStruct] = [{1: (BINARY, key), 2: (BINARY, value)} for key, value in marks]
-    told: ThriftStruct = {5: (LIST, ThriftList(STRUCT, pairs))} if pairs else {}
+    marks_field: ThriftStruct = {5: (LIST, ThriftList(STRUCT, pairs))} if pairs else {}
     written = b"".join(
         (
             write_fields({1: version, 2: (LIST, ThriftList(STRUCT, elements)), 3: (I64, rows)}),
             write_head(4, LIST, 3),
             write_list_head(STRUCT, len(groups)),
             *groups,
-            write_fields({**told, 6: (BINARY, created_by)}, 4),
+            write_fields({**marks_field, 6: (BINARY, created_by)}, 4),
             b"" if orders is None else write_fields({7: (LIST, ThriftList(STRUCT, orders))}, 6),
             b"\0",
         )
@@ -254,7 +255,7 @@ def _layout(
     # A row group has to have a column, for Spark to count its rows.
     has_marks = not leaves or any(member.deleted is not None for member in members)
     total = sum(len(member.groups) for member in members)
-    places = {id(known): {leaf.path: n for n, leaf in enumerate(known.leaves)} for known in _distinct(members)}
+    places = {id(of_file): {leaf.path: n for n, leaf in enumerate(of_file.leaves)} for of_file in _distinct(members)}
     groups: list[bytes] = []
     for member, placed in zip(members, starts, strict=True):
         here, first_row = [places[id(member.columns)].get(leaf.path) for leaf in leaves], 0
@@ -309,8 +310,8 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
         raise DifferentLayoutsError("they count old dates by different calendars")
     columns: dict[str, Element] = {}
     signatures: dict[str, object] = {}
-    for known in _distinct(members):
-        for element in known.root.children:
+    for of_file in _distinct(members):
+        for element in of_file.root.children:
             if not element.is_kept:
                 continue
             signature = _signature(element)
@@ -354,8 +355,8 @@ def _signature(element: Element) -> object:
         unit = tuple(logical[1].get(2, (0, {}))[1]) if isinstance(logical[1].get(2, (0, 0))[1], dict) else None
     if unit is None and element.value(6) in (9, 10):
         unit = (1,) if element.value(6) == 9 else (2,)
-    kept = tuple(_signature(child) for child in element.children if child.is_kept)
-    return element.name, element.value(3), element.value(1), element.value(2), unit, kept
+    inner = tuple(_signature(child) for child in element.children if child.is_kept)
+    return element.name, element.value(3), element.value(1), element.value(2), unit, inner
 
 
 def _placed(

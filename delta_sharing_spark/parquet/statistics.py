@@ -47,9 +47,9 @@ def find_statistics(
     """The statistics of a chunk, None if it has none that can be read; and their offset in the footer.
 
     pyarrow decodes statistics where no error can be raised: bytes of a wrong length end the process. Here a chunk's metadata
-    is found in the footer by the numbers that pyarrow tells of it (its count of values, sizes and page offset stand in a row),
-    and the few fields after them are read one by one (parquet.thrift, ``ColumnMetaData`` and ``Statistics``). What does not
-    read as the format says tells nothing.
+    is found in the footer by the numbers that pyarrow tells of it: its count of values, sizes and page offset stand in
+    a row. The few fields after them are read one by one (parquet.thrift, ``ColumnMetaData`` and ``Statistics``). What
+    does not read as the format says tells nothing.
 
     Args:
         footer: The file's footer.

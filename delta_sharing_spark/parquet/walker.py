@@ -73,8 +73,8 @@ class RowGroup(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _unshown(created_by: bytes) -> frozenset[int]:
-    """The physical types by whose statistics Spark would skip rows: of NaN, which is greater than any number, of timestamps of
-    96 bits, whose order differs by writer, or that a writer got wrong."""
+    """The physical types by whose statistics Spark would skip rows. NaN is greater than any number, the order of
+    timestamps of 96 bits differs by writer, and some statistics a writer got wrong."""
     writer = created_by.decode(errors="replace")
     if not counts_nulls(writer):
         return frozenset(range(8))

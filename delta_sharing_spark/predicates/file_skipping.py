@@ -13,14 +13,14 @@ from datetime import date, datetime
 from fractions import Fraction
 from itertools import repeat
 from operator import ge, gt, le, lt
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_sharing_spark.predicates.file_statistics import EPOCH_DAYS, HIGH, LOW, StatisticsReader
 from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
@@ -54,10 +54,8 @@ from delta_sharing_spark.predicates.tree import Column, Compare, Expression, col
 from delta_sharing_spark.schema.arrow_bridge import bools, int64s
 from delta_sharing_spark.schema.instants import local_micros, timestamp_micros
 from delta_sharing_spark.schema.partition_values import partition_keys, partition_value
-from delta_sharing_spark.schema.typed_json import statistics_object
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
-_EPOCH_DAYS = date(1970, 1, 1).toordinal()
 #: Characters that writers append to a truncated maximum, to keep it above what it was cut from.
 _TIE_BREAKERS = "\ufffd\uffff\U0010ffff\x7f"
 #: Shorter maxima than this are taken as they are; Delta keeps 32 characters.
@@ -98,7 +96,7 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if kind in BITS:
             return _integer(value)
         if kind == DATE:
-            return date.fromisoformat(value).toordinal() - _EPOCH_DAYS if isinstance(value, str) else None
+            return date.fromisoformat(value).toordinal() - EPOCH_DAYS if isinstance(value, str) else None
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
             return _timestamp(value, kind == TIMESTAMP_NTZ, is_upper) if isinstance(value, str) else None
         if kind in FLOATS:
@@ -134,7 +132,7 @@ def _timestamp(value: str, is_ntz: bool, is_upper: bool) -> int:
         if len(value) == 23 and not is_ntz:
             raise ValueError("a timestamp without its zone")
         wall = datetime.fromisoformat(value[:23])
-        days = wall.toordinal() - _EPOCH_DAYS
+        days = wall.toordinal() - EPOCH_DAYS
         micros = days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
     elif is_ntz or _ZONED.search(value):
         micros = local_micros(value) if is_ntz else timestamp_micros(value, "UTC")
@@ -179,6 +177,9 @@ class FileSkipping:
         expression: A bound tree from ``parse_where``.
         schema: The table's whole schema with its column mapping (statistics and partition values go by physical names).
         time_zone: The zone of partition timestamps that name none, as in ``ReadSpec``.
+
+    Attributes:
+        reader: Reads what is looked at of files' statistics.
     """
 
     def __init__(
@@ -207,13 +208,14 @@ class FileSkipping:
         names = list(paths)
         ranged = {names[slot]: physical[0] for slot, physical, _, has in self._data if has and len(physical) == 1}
         self._exclusions = tuple(
-            Exclusion(bound, ranged[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
+            Exclusion(side, ranged[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
             for part in conjuncts(expression)
             if isinstance(part, Compare) and part.column.path in ranged
             if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
-            for bound, excludes, function in _EXCLUDES[part.op]
+            for side, excludes, function in _EXCLUDES[part.op]
         )
-        self._decode = _statistics_decoder(self.stats_columns)
+        ranges = {exclusion.column: exclusion.is_date for exclusion in self._exclusions}
+        self.reader = StatisticsReader(self.stats_columns, ranges)
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[ColumnBounds]]] = {}
         self._has_undecided = bool(self._data)
 
@@ -247,8 +249,8 @@ class FileSkipping:
         bits, bounds = self._by_partition(self.partition_key(partition_values))
         if not bits & TRUE:
             return SkipReason.PARTITION_VALUES
-        is_kept = bits == TRUE or not stats or self._by_statistics(stats, bounds)
-        return SkipReason.KEEP if is_kept else SkipReason.STATISTICS
+        must_read = bits == TRUE or not stats or self._by_statistics(stats, bounds)
+        return SkipReason.KEEP if must_read else SkipReason.STATISTICS
 
     def reasons(
         self,
@@ -267,7 +269,9 @@ class FileSkipping:
         columns = [_under(partition_values, names, None) for _, names, _ in self._partition]
         columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in columns]
         rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if columns else repeat((), count)
-        return self.reasons_of(list(rows), stats, parsed)
+        numbers: dict[PartitionKey, int] = {}
+        of_files = np.fromiter((numbers.setdefault(row, len(numbers)) for row in rows), np.int64, count)
+        return self.reasons_of(list(numbers), of_files, stats, None if parsed is None else lambda: parsed)
 
     def partition_key(self, partition_values: Mapping[str, str | None]) -> PartitionKey:
         """The values that files are skipped by, of a file's partition values by physical or logical names."""
@@ -276,28 +280,50 @@ class FileSkipping:
     def reasons_of(
         self,
         keys: Sequence[PartitionKey],
+        numbers: npt.NDArray[np.integer[Any]],
         stats: Callable[[list[int]], Sequence[str | None]] | None = None,
-        parsed: pa.StructArray | None = None,
+        parsed: Callable[[], pa.StructArray] | None = None,
     ) -> npt.NDArray[np.uint8]:
-        """:meth:`reasons` of files whose partition values are told by ``partition_key``."""
-        result = np.zeros(len(keys), np.uint8)
-        verdicts = {k: self._by_partition(k) for k in set(keys)}
-        excluded = {k for k, (bits, _) in verdicts.items() if not bits & TRUE}
-        if excluded:
-            result[[k in excluded for k in keys]] = SkipReason.PARTITION_VALUES
-        if stats is None or not self._data:
+        """:meth:`reasons` of files whose partition values are told by ``partition_key``.
+
+        Args:
+            keys: Different ones; they may be more than the files have.
+            numbers: The place of each file's among them.
+            stats: As for ``reasons``.
+            parsed: The statistics of all files in columns; asked for where partition values do not decide. None: made of ``stats``.
+        """
+        result = np.zeros(len(numbers), np.uint8)
+        used, inverse = np.unique(numbers, return_inverse=True)
+        verdicts = [self._by_partition(keys[number]) for number in used.tolist()]
+        bits = np.fromiter((bits for bits, _ in verdicts), np.int64, len(verdicts))[inverse]
+        result[bits & TRUE == 0] = SkipReason.PARTITION_VALUES
+        places = np.flatnonzero((bits & TRUE != 0) & (bits != TRUE))
+        if stats is None or not self._data or not len(places):
             return result
+        texts: Sequence[str | None] | None = None
         if parsed is not None:
-            for exclusion in self._exclusions:
-                mask = exclusion.among(parsed)
-                if mask is not None:
-                    is_certain = pc.and_kleene(mask, mask.is_valid())
-                    result[bools(is_certain) & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
-        places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
-        for place, text in zip(places, stats(places), strict=True):
-            if text and not self._by_statistics(text, verdicts[keys[place]][1]):
+            excluded = self._excluded(parsed())
+            excluded = None if excluded is None else excluded[places]
+        else:
+            texts = stats(places.tolist()) if self._exclusions else None
+            excluded = None if texts is None else self._excluded(self.reader.bounds(texts))
+        if excluded is not None and excluded.any():
+            result[places[excluded]] = SkipReason.STATISTICS
+            places = places[~excluded]
+            texts = None if texts is None else [texts[place] for place in np.flatnonzero(~excluded).tolist()]
+        if not len(places):
+            return result
+        texts = stats(places.tolist()) if texts is None else texts
+        for place, text in zip(places.tolist(), texts, strict=True):
+            if text and not self._by_statistics(text, verdicts[inverse[place]][1]):
                 result[place] = SkipReason.STATISTICS
         return result
+
+    def _excluded(self, parsed: pa.StructArray) -> npt.NDArray[np.bool_] | None:
+        """Of which files the statistics in columns show that no row passes; None where they show it of none."""
+        masks = [mask for each in self._exclusions if (mask := each.among(parsed)) is not None]
+        decided = [bools(pc.and_kleene(mask, mask.is_valid())) for mask in masks]
+        return np.logical_or.reduce(decided) if decided else None
 
     def _by_partition(self, texts: PartitionKey) -> tuple[int, list[ColumnBounds]]:
         verdict = self._verdicts.get(texts)
@@ -323,24 +349,28 @@ class FileSkipping:
 
     def _by_statistics(self, text: str, column_bounds: list[ColumnBounds]) -> bool:
         """Whether a row may pass, by the JSON of the file's statistics and the bounds of its partition values."""
-        stats = statistics_object(text, self._decode) if self._data else None
+        stats = self.reader.read(text) if self._data else None
         if stats is None:
             return True
         for exclusion in self._exclusions:
-            if exclusion.excludes_file(stats):
+            if exclusion.excludes_file(stats, self.reader.attributes[exclusion.column]):
                 return False
-        rows = stats.get("numRecords")
-        nulls, low, high = stats.get("nullCount"), stats.get("minValues"), stats.get("maxValues")
         bounds = list(column_bounds)
         for slot, path, kind, readable in self._data:
-            least, greatest = _value_along(low, path), _value_along(high, path)
+            least, greatest, count = (self._value(of, path) for of in (stats.low, stats.high, stats.nulls))
             keys = (lower(least, kind), *upper(greatest, kind)) if readable else ()
             is_bounded = least is not None or greatest is not None
-            count = _value_along(nulls, path)
             if count == 0 and not is_bounded and readable and kind != BOOLEAN:
                 count = None  # delta-rs writes 0 for a file that it takes over, and whose footer tells neither bounds nor a count
-            bounds[slot] = bounds_of_statistics(kind, rows, count, is_bounded, *keys)
+            bounds[slot] = bounds_of_statistics(kind, stats.rows, count, is_bounded, *keys)
         return bool(self._possible_values(bounds) & TRUE)
+
+    def _value(self, of_columns: Any, path: tuple[str, ...]) -> Any:
+        """A value of a column in a part of the statistics; None where that part has none."""
+        value = None if of_columns is None else getattr(of_columns, self.reader.attributes[path[0]])
+        for name in path[1:]:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
 
     def _open_above(self, part: Expression) -> bool:
         """Whether this is ``float > x``, which statistics cannot exclude: they do not show NaN, the greatest value."""
@@ -349,37 +379,19 @@ class FileSkipping:
         return part.column.type in FLOATS and part.column.path not in self._partition_names
 
 
-def _statistics_decoder(names: Iterable[str]) -> Callable[[str], Mapping[str, Any]]:
-    """Decodes statistics to their number of rows, and the bounds and counts of NULL of some top-level columns."""
-    make: Any = TypedDict  # mypy knows it with written fields alone
-    of_columns = make("of_columns", dict.fromkeys(names, Any), total=False)
-    kinds = {"numRecords": Any} | dict.fromkeys(("minValues", "maxValues", "nullCount"), of_columns | None)
-    return msgspec.json.Decoder(make("statistics", kinds, total=False)).decode
-
-
-def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        if not isinstance(tree, dict):
-            return None
-        tree = tree.get(name)
-    return tree
-
-
 def _under(values: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:
     """The value under the first of some names that is there."""
     return next((values[name] for name in names if name in values), default)
 
 
-_LOW, _HIGH = "minValues", "maxValues"
-_OTHER = {_LOW: _HIGH, _HIGH: _LOW}
-_NOTHING: dict[str, Any] = {}
+_OTHER = {LOW: HIGH, HIGH: LOW}
 #: The bounds by which no value of a file can compare so: as a test of one, and of a column of them.
 _EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool], str]]] = {
-    "=": [(_LOW, gt, "greater"), (_HIGH, lt, "less")],
-    "<": [(_LOW, ge, "greater_equal")],
-    "<=": [(_LOW, gt, "greater")],
-    ">": [(_HIGH, le, "less_equal")],
-    ">=": [(_HIGH, lt, "less")],
+    "=": [(LOW, gt, "greater"), (HIGH, lt, "less")],
+    "<": [(LOW, ge, "greater_equal")],
+    "<=": [(LOW, gt, "greater")],
+    ">": [(HIGH, le, "less_equal")],
+    ">=": [(HIGH, lt, "less")],
 }
 
 
@@ -397,17 +409,16 @@ class Exclusion:
     excludes: Callable[[int, int], bool]
     function: str
 
-    def excludes_file(self, stats: Mapping[str, Any]) -> bool:
-        """Whether a file's statistics, as parsed JSON, show that no row passes."""
-        bounds = stats.get(self.bound)
-        raw: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
-        value = lower(raw, DATE) if self.is_date else raw
+    def excludes_file(self, stats: Any, attribute: str) -> bool:
+        """Whether a file's statistics, as ``StatisticsReader`` reads them, show that no row passes; ``attribute`` is the column's there."""
+        sides = (stats.low, stats.high) if self.bound == LOW else (stats.high, stats.low)
+        bound: Any = getattr(sides[0], attribute, None)
+        other: Any = getattr(sides[1], attribute, None)
+        value = lower(bound, DATE) if self.is_date else bound
         if type(value) is not int or not self.excludes(value, self.value):
             return False
-        bounds = stats.get(_OTHER[self.bound])
-        other: Any = (bounds if type(bounds) is dict else _NOTHING).get(self.column)
         # As texts, dates are in their order.
-        return type(other) is not type(raw) or (raw <= other if self.bound == _LOW else other <= raw)
+        return type(other) is not type(bound) or (bound <= other if self.bound == LOW else other <= bound)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
         """The same for many files' statistics in columns (null: unknown); None if they lack the column."""
@@ -420,7 +431,7 @@ class Exclusion:
         others = self._column(stats, _OTHER[self.bound])
         if others is None:
             return outside
-        is_in_order = (pc.less_equal if self.bound == _LOW else pc.greater_equal)(bounds, others)
+        is_in_order = (pc.less_equal if self.bound == LOW else pc.greater_equal)(bounds, others)
         return pc.and_kleene(outside, pc.or_kleene(is_in_order, is_in_order.is_null()))
 
     def _column(self, stats: pa.StructArray, bound: str) -> pa.Array | None:

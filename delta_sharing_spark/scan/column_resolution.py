@@ -85,8 +85,8 @@ class SourceFields:
     def _places(self, key: Callable[[pa.Field], Key | None]) -> dict[Key, list[int]]:
         places: dict[Key, list[int]] = {}
         for place, field in enumerate(self.fields):
-            if (found := key(field)) is not None:
-                places.setdefault(found, []).append(place)
+            if (place_key := key(field)) is not None:
+                places.setdefault(place_key, []).append(place)
         return places
 
 
@@ -104,9 +104,9 @@ def find_source(field: Field, sources: SourceFields, context: Context) -> int | 
     """
     if context.mapping == "names":
         names: tuple[str, ...] = tuple(field.metadata.get(NAMES_IN_FILES, ()))
-        found, looked_for = [place for name in names for place in sources.by_name(name)], f"named as {field.name!r} is"
+        places, looked_for = [place for name in names for place in sources.by_name(name)], f"named as {field.name!r} is"
     elif context.mapping == "id" and field.field_id is not None:
-        found, looked_for = sources.by_id(field.field_id), f"with the field id {field.field_id}"
+        places, looked_for = sources.by_id(field.field_id), f"with the field id {field.field_id}"
         if sources.fields and not sources.has_ids:
             raise CorruptFileError(
                 f"file {context.file} of {context.table} has no field ids beside {sources.fields[0].name!r}, and its table finds "
@@ -116,17 +116,17 @@ def find_source(field: Field, sources: SourceFields, context: Context) -> int | 
             )
     else:
         name = field.physical_name
-        found, looked_for = sources.by_name(name), f"named {name!r}"
-        if not found and context.mapping == "none":
-            found, looked_for = sources.by_folded_name(name), f"named {name!r} that differ by case only"
-    if len(found) > 1:
+        places, looked_for = sources.by_name(name), f"named {name!r}"
+        if not places and context.mapping == "none":
+            places, looked_for = sources.by_folded_name(name), f"named {name!r} that differ by case only"
+    if len(places) > 1:
         raise CorruptFileError(
             f"file {context.file} of {context.table} has several columns {looked_for}; leave the column out with the option "
             f"'columns', or ask the provider to rewrite the file",
             file=context.file,
             column=field.physical_name,
         )
-    return found[0] if found else None
+    return places[0] if places else None
 
 
 def leaves_of(source: pa.Schema, schema: Struct, context: Context) -> list[int]:

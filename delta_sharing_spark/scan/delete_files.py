@@ -31,8 +31,10 @@ def _column(name: str, kind: str, field_id: int) -> Field:
 _POSITIONS = Struct((_column("file_path", "string", _PATH_ID), _column("pos", "long", _POSITION_ID)))
 
 _Positions = dict[str, "BitMap64"]
-_positions: ProcessCache[tuple[str, str], tuple[_Positions, int]] = ProcessCache(256, lambda kept: kept[1], _KEPT_BYTES)
-_keys: ProcessCache[tuple[str, DeleteFile], pa.Table] = ProcessCache(256, lambda kept: kept.nbytes, _KEPT_BYTES)
+_positions: ProcessCache[tuple[str, str], tuple[_Positions, int]] = ProcessCache(
+    256, lambda entry: entry[1], _KEPT_BYTES
+)
+_keys: ProcessCache[tuple[str, DeleteFile], pa.Table] = ProcessCache(256, lambda keys: keys.nbytes, _KEPT_BYTES)
 
 
 def deleted_rows(task: FileTask, table: str, read: ReadColumns) -> BitMap64 | None:
@@ -51,17 +53,17 @@ def deleted_rows(task: FileTask, table: str, read: ReadColumns) -> BitMap64 | No
         return None
     from pyroaring import BitMap64
 
-    found = BitMap64()
+    deleted_bits = BitMap64()
     by_keys: dict[tuple[Field, ...], list[DeleteFile]] = {}
     for delete in task.deletes:
         if delete.keys:
             by_keys.setdefault(delete.keys, []).append(delete)
         else:
-            found |= _positions_of(delete, table, read).get(_same_path(task.location), BitMap64())
+            deleted_bits |= _positions_of(delete, table, read).get(_same_path(task.location), BitMap64())
     for keys, deletes in by_keys.items():
         deleted = pa.concat_tables([_keys_of(delete, table, read) for delete in deletes])
-        found |= _equal_rows(task, Struct(keys), deleted, read)
-    return found
+        deleted_bits |= _equal_rows(task, Struct(keys), deleted, read)
+    return deleted_bits
 
 
 def _same_path(path: str) -> str:
@@ -74,13 +76,13 @@ def _task_of(delete: DeleteFile) -> FileTask:
 
 
 def _positions_of(delete: DeleteFile, table: str, read: ReadColumns) -> _Positions:
-    kept = _positions.get((table, delete.location))
-    if kept is None:
+    entry = _positions.get((table, delete.location))
+    if entry is None:
         rows = _decoded_positions(delete, read)
         # A row takes at most two bytes of a bitmap that is not run-length encoded, and a file the bitmap's own.
-        kept = rows, sum(200 + len(path) + 2 * len(bitmap) for path, bitmap in rows.items())
-        _positions.put((table, delete.location), kept)
-    return kept[0]
+        entry = rows, sum(200 + len(path) + 2 * len(bitmap) for path, bitmap in rows.items())
+        _positions.put((table, delete.location), entry)
+    return entry[0]
 
 
 def _decoded_positions(delete: DeleteFile, read: ReadColumns) -> _Positions:
@@ -104,11 +106,11 @@ def _decoded_positions(delete: DeleteFile, read: ReadColumns) -> _Positions:
 
 
 def _keys_of(delete: DeleteFile, table: str, read: ReadColumns) -> pa.Table:
-    kept = _keys.get((table, delete))
-    if kept is None:
-        kept = _canonical(read(_task_of(delete), Struct(delete.keys)), Struct(delete.keys))
-        _keys.put((table, delete), kept)
-    return kept
+    keys = _keys.get((table, delete))
+    if keys is None:
+        keys = _canonical(read(_task_of(delete), Struct(delete.keys)), Struct(delete.keys))
+        _keys.put((table, delete), keys)
+    return keys
 
 
 def _equal_rows(task: FileTask, keys: Struct, deleted: pa.Table, read: ReadColumns) -> BitMap64:

@@ -4,14 +4,15 @@ Who reads files one after the other asks a ``FetchQueue`` for their row groups. 
 order in which they are read, as far as its budget of bytes goes. A file costs the bytes that its opening asks for, a row group
 the bytes that are held of it, both until they are decoded. What does not fit waits, but for the one that is read next.
 
-**How many requests are under way.** A storage that answers after ``latency`` seconds and sends ``rate`` bytes a second over one
-connection is busy with ``n`` requests of ``size`` bytes each when ``n * size / (latency + size / rate)`` bytes a second are what
-the network carries or what the decoder takes. So:
+**How many requests are under way.** A storage answers after ``latency`` seconds and sends ``rate`` bytes a second over
+one connection. ``n`` requests of ``size`` bytes each keep it busy when ``n * size / (latency + size / rate)`` bytes a
+second are what the network carries or the decoder takes. So:
 
-- Ranges of large files are cut in requests that last 0.05 s (4 to 32 MiB), and 16 of them are under way: at 40 ms and 30 MB/s
-  a connection, 16 requests of 4 MiB bring 370 MB/s, more than one decoder takes.
-- Small files are one request each, that mostly waits. While one is decoded, in about 0.5 ms, another has to arrive: so
-  ``latency / 0.0005`` requests are under way, 48 at most; and one, in the reader's own thread, where a storage answers within 2 ms.
+- Ranges of large files are cut in requests that last 0.05 s (4 to 32 MiB), and 16 of them are under way. At 40 ms and
+30 MB/s a connection, 16 requests of 4 MiB bring 370 MB/s, more than one decoder takes.
+- Small files are one request each, that mostly waits. While one is decoded, in about 0.5 ms, another has to arrive. So
+``latency / 0.0005`` requests are under way, 48 at most. It is one, in the reader's own thread, where a storage answers
+within 2 ms.
 - Files are opened ahead of the one that is read, 8 large ones: each takes one request for its footer.
 
 What a storage's latency and rate are, ``Pace`` learns from each answer, once for all readers of a table in a process.

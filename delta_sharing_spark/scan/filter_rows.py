@@ -54,7 +54,7 @@ def keep_rows(batch: pa.RecordBatch, keep: pa.BooleanArray) -> pa.RecordBatch:
     if batch.num_columns == 0:
         return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
     rows = _Rows(keep, count)
-    return pa.RecordBatch.from_arrays([_kept(column, rows) for column in batch.columns], schema=batch.schema)
+    return pa.RecordBatch.from_arrays([_filter(column, rows) for column in batch.columns], schema=batch.schema)
 
 
 class _Rows:
@@ -83,17 +83,17 @@ class _Rows:
         return self._dropped_positions
 
 
-def _kept(array: pa.Array, rows: _Rows) -> pa.Array:
+def _filter(array: pa.Array, rows: _Rows) -> pa.Array:
     kind = array.type
     if 2 * rows.count < len(array):
         return array.filter(rows.keep)  # few indices to take
     if pa.types.is_struct(kind) and kind.num_fields:
-        children = [_kept(array.field(i), rows) for i in range(kind.num_fields)]
+        children = [_filter(array.field(i), rows) for i in range(kind.num_fields)]
         return _built(array, rows, [], children)
     if pa.types.is_list(kind):
-        return _kept_list(array, [array.values], rows)
+        return _filter_list(array, [array.values], rows)
     if pa.types.is_map(kind):
-        return _kept_list(array, [array.keys, array.items], rows)
+        return _filter_list(array, [array.keys, array.items], rows)
     if array.null_count and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         # Runs of values are copied whole where no value may be NULL.
         bare = pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset).filter(rows.keep)
@@ -101,7 +101,7 @@ def _kept(array: pa.Array, rows: _Rows) -> pa.Array:
     return array.filter(rows.keep)
 
 
-def _kept_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Array:
+def _filter_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Array:
     """A list over its values, or a map over its keys and values."""
     offsets = array.offsets.to_numpy()
     first, last = int(offsets[0]), int(offsets[-1])
@@ -114,13 +114,13 @@ def _kept_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Ar
         mask = np.ones(last - first, dtype=np.bool_)
         starts = offsets[rows.dropped_positions] - first
         mask[np.repeat(starts - (ends - leaving), leaving) + np.arange(total)] = False
-        left = _Rows(arrow_mask(mask), last - first - total)
-        inner = [_kept(values, left) for values in inner]
-    kept = np.zeros(rows.count + 1, dtype=np.int32)
-    np.cumsum(lengths[rows.mask], out=kept[1:])
+        inner_rows = _Rows(arrow_mask(mask), last - first - total)
+        inner = [_filter(values, inner_rows) for values in inner]
+    new_offsets = np.zeros(rows.count + 1, dtype=np.int32)
+    np.cumsum(lengths[rows.mask], out=new_offsets[1:])
     if len(inner) == 2:
         inner = [pa.StructArray.from_arrays(inner, fields=[array.type.key_field, array.type.item_field])]
-    return _built(array, rows, [pa.py_buffer(kept)], inner)
+    return _built(array, rows, [pa.py_buffer(new_offsets)], inner)
 
 
 def _built(array: pa.Array, rows: _Rows, buffers: list[pa.Buffer | None], children: list[pa.Array]) -> pa.Array:

@@ -34,7 +34,8 @@ _LEAST_TAIL, _LONGEST_TAIL = 8 << 10, 1 << 20
 SPARE = 256 << 10
 #: Files of at most so many bytes are one request if that is worth it, and of a few always: another request costs more than they do.
 WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 64 << 10
-#: By how much of a file's size its bytes may lie elsewhere than those of a file like it, before two were seen and at most; and by how many bytes always.
+#: By how much of a file's size its bytes may lie elsewhere than those of a file like it: before two were seen, and at
+#: most. And by how many bytes always.
 _FIRST_SLACK, _MOST_SLACK, _LEAST_SLACK = 1 / 64, 1 / 4, 64
 #: Seconds until an answer below which it is not worth waiting for in another thread; those between two requests of a busy reader.
 _NEAR, _BETWEEN = 0.002, 0.0005

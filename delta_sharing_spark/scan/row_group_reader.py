@@ -272,11 +272,11 @@ def row_group_filter(
             leaves[path] = leaf_of(footer.schema, fields, context)
 
     def statistics(row_group: int, leaf: int) -> ChunkStatistics | None:
-        found, julian = footer.statistics(row_group, leaf), context.julian
-        if julian is None or found is None or not found.has_min_max:
-            return found
-        is_settled = julian.is_settled(footer.metadata.schema.column(leaf).converted_type, found.min_raw)
-        return found if is_settled else replace(found, has_min_max=False)
+        statistics, julian = footer.statistics(row_group, leaf), context.julian
+        if julian is None or statistics is None or not statistics.has_min_max:
+            return statistics
+        is_settled = julian.is_settled(footer.metadata.schema.column(leaf).converted_type, statistics.min_raw)
+        return statistics if is_settled else replace(statistics, has_min_max=False)
 
     return skipping.bind(footer.metadata, leaves, constants, statistics)
 

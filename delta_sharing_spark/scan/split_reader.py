@@ -91,10 +91,10 @@ class _Habits:
     ) -> _Layout:
         """The layout of a file of a schema, and of a calendar or clock of its own; threads that make the same one anew lose only what they made."""
         schema = schema.remove_metadata()
-        for known in self.layouts:
-            is_alike = known.constants == constants and known.is_converted == is_converted
-            if is_alike and known.schema.equals(schema, check_metadata=True):
-                return known
+        for candidate in self.layouts:
+            is_alike = candidate.constants == constants and candidate.is_converted == is_converted
+            if is_alike and candidate.schema.equals(schema, check_metadata=True):
+                return candidate
         made = _Layout(schema, is_converted, constants, leaves())
         self.layouts = [made, *self.layouts[: _LAYOUTS - 1]]
         return made
@@ -420,8 +420,8 @@ def _partition_text(task: FileTask, column: Field, keys: Mapping[str, tuple[str,
         close = [v for k, v in values.items() if k.lower() == lowered]
         if len(close) == 1:
             return close[0]
-        known = {key.lower() for all_of_one in keys.values() for key in all_of_one}
-        if not close and all(name.lower() in known for name in values):
+        names = {key.lower() for all_of_one in keys.values() for key in all_of_one}
+        if not close and all(name.lower() in names for name in values):
             return None
     raise CorruptFileError(
         f"file {task.id} has no value for the partition column {column.name!r}; ask the provider to check the table's log",

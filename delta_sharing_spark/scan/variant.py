@@ -1,7 +1,7 @@
 """Reads variants from Parquet into Spark's order of value and metadata, and puts shredded values together again.
 
 Parquet format, "Variant Shredding". A shredded group has a ``typed_value`` beside (or instead of) its ``value``; objects
-and arrays nest such groups. Columns are encoded whole, from the leaves up: each step turns a column of encoded parts
+and arrays nest such groups. Columns are encoded whole, from the leaves up. Each step turns a column of encoded parts
 into a column of encoded values, so that only objects and arrays cost Python work by row.
 
 A variant is two byte strings (Parquet format, "Variant Binary Encoding"): ``metadata``, a dictionary of field names, and
@@ -256,13 +256,13 @@ def _value(array: pa.StructArray, parts: dict[str, pa.Array], metadata: pa.Array
 
 def _dictionaries(metadata: pa.Array) -> list[Dictionary]:
     """One dictionary a row; rows with the same metadata (most) share theirs."""
-    known: dict[bytes, Dictionary] = {}
+    by_bytes: dict[bytes, Dictionary] = {}
     rows = []
     for raw in metadata.to_pylist():
         raw = raw or b""
-        dictionary = known.get(raw)
+        dictionary = by_bytes.get(raw)
         if dictionary is None:
-            dictionary = known[raw] = Dictionary(raw)
+            dictionary = by_bytes[raw] = Dictionary(raw)
         rows.append(dictionary)
     return rows
 

@@ -59,9 +59,13 @@ def strings(texts: Sequence[str | None]) -> pa.StringArray:
 
 def int64s(values: Sequence[int | None]) -> pa.Int64Array:
     """An array of integers."""
-    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    numbers = np.fromiter((value or 0 for value in values), np.int64, len(values))
-    bits = None if valid.all() else mask(valid).buffers()[1]
+    bits = None
+    try:
+        numbers = np.fromiter(values, np.int64, len(values))
+    except TypeError:
+        numbers = np.fromiter((value or 0 for value in values), np.int64, len(values))
+        valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        bits = mask(valid).buffers()[1]
     return pa.Array.from_buffers(pa.int64(), len(values), [bits, pa.py_buffer(numbers)])
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
-
-import msgspec
 
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import features
@@ -16,47 +15,37 @@ from delta_sharing_spark.schema.types import Struct, parse_schema
 _PARQUET = "parquet"
 
 
-class Protocol(msgspec.Struct, frozen=True, eq=False, rename="camel"):
+@dataclass(frozen=True, slots=True)
+class Protocol:
     """The reader version and features that a table asks for, and those of writers, which reading needs not.
 
-    Delta protocol, "Protocol Evolution"; a list of features that is missing is an empty one. Those are equal that ask the same of
-    readers.
+    Delta protocol, "Protocol Evolution"; a list of features that is missing is an empty one.
     """
 
     min_reader_version: int
     reader_features: tuple[str, ...] = ()
-    min_writer_version: int | None = None
-    writer_features: tuple[str, ...] = ()
+    min_writer_version: int | None = field(default=None, compare=False)
+    writer_features: tuple[str, ...] = field(default=(), compare=False)
 
     def __call__(self, use_delta_format: bool = True) -> Protocol:
         """Itself: the reference client has a method where a table here has a property."""
         return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Protocol) and self._of_readers == other._of_readers
-
-    __ne__ = object.__ne__  # Struct's own compares identities here
-
-    def __hash__(self) -> int:
-        return hash(self._of_readers)
-
-    @property
-    def _of_readers(self) -> tuple[int, frozenset[str]]:
-        return self.min_reader_version, frozenset(self.reader_features)
 
     def check(self, table: str) -> None:
         """Refuse a table that asks for more than this reader does; see :func:`delta_sharing_spark.schema.features.check_protocol`."""
         features.check_protocol(self.min_reader_version, self.reader_features, table=table)
 
 
-class Format(msgspec.Struct, frozen=True):
-    """The format of a table's files; options are none that reading needs."""
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The format of a table's files, as the reference client names it."""
 
-    provider: str = _PARQUET
-    options: dict[str, str] = {}
+    provider: str
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+@dataclass(frozen=True, slots=True)
+class Metadata:
     """A table's metadata (Delta protocol, "Change Metadata").
 
     The schema of a table to which nothing was written yet may be missing in its log: its text is empty.
@@ -66,10 +55,10 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     schema_string: str = ""
     partition_columns: tuple[str, ...] = ()
-    format: Format = Format()
+    provider: str = _PARQUET
     name: str | None = None
     description: str | None = None
-    configuration: dict[str, str] = {}
+    configuration: Mapping[str, str] = field(default_factory=dict)
     num_files: int | None = None
     size: int | None = None
     version: int | None = None
@@ -83,9 +72,9 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
         return self
 
     @property
-    def provider(self) -> str:
-        """The name of the files' format."""
-        return self.format.provider
+    def format(self) -> Format:
+        """The format of the files."""
+        return Format(self.provider)
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -135,63 +124,77 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
         schema = self.schema(table)
         names = {}
         for name in self.partition_columns:
-            field = schema.find(name)
-            if field is None:
+            column = schema.find(name)
+            if column is None:
                 raise LogError(
                     f"{table} is partitioned by {name!r}, which its schema does not have; its log is corrupt"
                 )
-            names[name] = field.physical_name if mapping != "none" else field.name
+            names[name] = column.physical_name if mapping != "none" else column.name
         return names
 
     def _repr_html_(self) -> str:
         from delta_sharing_spark.schema.markup import html_table
 
-        values = ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "schema_string")
+        values = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "schema_string")
         return html_table([], [[name, _in_words(value)] for name, value in values if value not in (None, (), {})])
 
 
 def _in_words(value: object) -> str:
-    if isinstance(value, Format):
-        return value.provider
     if isinstance(value, Mapping):
         return ", ".join(f"{name} = {text}" for name, text in value.items())
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-_PROTOCOL_FIELDS = Protocol.__struct_encode_fields__
-_METADATA_FIELDS = (
-    "id",
-    "name",
-    "description",
-    "format",
-    "schemaString",
-    "partitionColumns",
-    "configuration",
-    "createdTime",
-)
+#: Fields of the records, and what the log calls them; ``format.provider`` is the field ``provider``.
+_PROTOCOL = {
+    "min_reader_version": "minReaderVersion",
+    "reader_features": "readerFeatures",
+    "min_writer_version": "minWriterVersion",
+    "writer_features": "writerFeatures",
+}
+_METADATA = {
+    "id": "id",
+    "name": "name",
+    "description": "description",
+    "schema_string": "schemaString",
+    "partition_columns": "partitionColumns",
+    "configuration": "configuration",
+    "created_time": "createdTime",
+    "provider": "format.provider",
+}
+#: Fields of metadata that a server's answer states beside the log's own, and what it calls them.
+STATED_BESIDE = {
+    "num_files": "numFiles",
+    "size": "size",
+    "version": "version",
+    "location": "location",
+    "auxiliary_locations": "auxiliaryLocations",
+    "access_modes": "accessModes",
+}
 
 
 def read_protocol(tree: Mapping[str, Any]) -> Protocol:
     """A protocol from the object that states it: null counts as missing, unknown fields are ignored. Raises as ``record_of``."""
-    return record_of(Protocol, _present(tree, _PROTOCOL_FIELDS), "protocol")
+    return record_of(Protocol, _present(tree, _PROTOCOL), "protocol", _PROTOCOL)
 
 
 def read_metadata(tree: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> Metadata:
     """Metadata from the object of the log that states it, otherwise as ``read_protocol``.
 
     Args:
-        beside: Fields of a server's answer beside those of the log.
+        beside: Those of ``STATED_BESIDE`` that a server's answer has.
     """
-    values = _present(tree, _METADATA_FIELDS)
-    if isinstance(stated := values.get("format"), dict):
-        provider = stated.get("provider")
-        values["format"] = {"provider": _PARQUET if provider in (None, "") else provider}
+    values = _present(tree, _METADATA)
+    if (stated := tree.get("format")) is not None:
+        values["provider"] = record_of(dict, stated, "metaData.format").get("provider")
+    if values.get("provider") in (None, ""):
+        values["provider"] = _PARQUET
     if isinstance(configuration := values.get("configuration"), dict):
         values["configuration"] = {key: value for key, value in configuration.items() if value is not None}
-    if type(created := values.get("createdTime")) is not int or abs(created) >> 63:  # which reading needs not
-        values.pop("createdTime", None)
-    return record_of(Metadata, {**values, **(beside or {})}, "metaData")
+    if type(created := values.get("created_time")) is not int or abs(created) >> 63:  # which reading needs not
+        values.pop("created_time", None)
+    return record_of(Metadata, {**values, **(beside or {})}, "metaData", _METADATA | STATED_BESIDE)
 
 
-def _present(tree: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name in names if (value := tree.get(name)) is not None}
+def _present(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: value for field, name in names.items() if (value := tree.get(name)) is not None}

@@ -43,20 +43,21 @@ def decode_json(text: str | bytes, decode: Callable[[Any], Any] = _decode) -> An
         return json.loads(text)
 
 
-def statistics_object(text: str, decode: Callable[[Any], Any]) -> Mapping[str, Any] | None:
-    """The object in the JSON of a file's statistics; None where it holds none, for statistics may be missing as well."""
+def statistics_object(text: str, decode: Callable[[Any], Any]) -> Any:
+    """The object in the JSON of a file's statistics, as ``decode`` or Python makes it; None where it holds none, as if there were no statistics."""
     try:
         tree = decode_json(text, decode)
     except (ValueError, RecursionError):
         return None
-    return tree if isinstance(tree, dict) else None
+    return tree if isinstance(tree, dict | msgspec.Struct) else None
 
 
-def record_of(kind: type[_T], tree: Any, name: str) -> _T:
+def record_of(kind: type[_T], tree: Any, name: str, names: Mapping[str, str] | None = None) -> _T:
     """A decoded value as a typed record.
 
     Args:
         name: What the value is called where it stands.
+        names: What its fields are called there, where that is not their name here.
 
     Raises:
         ValueError: A field is missing or of another type; the message names it.
@@ -64,24 +65,25 @@ def record_of(kind: type[_T], tree: Any, name: str) -> _T:
     try:
         return msgspec.convert(tree, kind)
     except (msgspec.ValidationError, UnicodeError) as error:
-        raise ValueError(_in_words(str(error).replace("`", ""), tree, name)) from None
+        raise ValueError(_in_words(str(error).replace("`", ""), tree, name, names or {})) from None
 
 
-def _in_words(message: str, tree: Any, name: str) -> str:
+def _in_words(message: str, tree: Any, name: str, names: Mapping[str, str]) -> str:
     """What msgspec says of a value, in words and with the place of the fault."""
     what, _, place = message.partition(" - at ")
     of_key, _, path = place.rpartition("$")
-    field, value = _value_at(tree, path)
+    field, value = _value_at(tree, path, names)
     field = f"{'a key in ' if of_key else ''}{name}{field}"
     if what.startswith("Expected "):
         form = what.removeprefix("Expected ").split(",")[0].split(" | ")[0]
         return f"{field} is {value}not {_FORMS.get(form, form)}"
     if what.startswith(_MISSING):
-        return f"{field} has no {what.removeprefix(_MISSING)}"
+        missing = what.removeprefix(_MISSING)
+        return f"{field} has no {names.get(missing, missing)}"
     return f"{field}: {what[:1].lower()}{what[1:]}"
 
 
-def _value_at(tree: Any, path: str) -> tuple[str, str]:
+def _value_at(tree: Any, path: str, names: Mapping[str, str]) -> tuple[str, str]:
     """The name of a place, and the number or short text there, with a comma: nothing for what may be long or hold a secret."""
     field = ""
     for step in _STEPS.findall(path):
@@ -91,7 +93,7 @@ def _value_at(tree: Any, path: str) -> tuple[str, str]:
             field += f"[{key!r}]"
         else:
             key = int(step[1:-1]) if step[0] == "[" else step[1:]
-            field += step
+            field += f".{names.get(key, key)}" if step[0] == "." else step
         tree = fields.get(key)
     text = repr(str(tree))
     is_safe = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text

@@ -87,7 +87,7 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
         CredentialError: The profile is an access token that has ended; an identity gives none.
     """
     expires = profile.expires if profile.carried and profile.type == "bearer_token" else None
-    if expires is not None and expires <= datetime.now(timezone.utc):
+    if expires is not None and expires.timestamp() <= time.time():
         raise CredentialError(carried_end(profile, f"ended at {expires:%Y-%m-%dT%H:%M:%SZ}"))
     return _own_header(profile) or f"Bearer {_current_token(profile, settings, refused=refused).value}"
 

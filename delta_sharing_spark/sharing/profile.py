@@ -53,9 +53,9 @@ _IDENTITY_TYPE = re.compile(r"identity|exec|command|file|oidc|federat|workload|e
 class Profile:
     """A recipient's profile. ``type`` is ``bearer_token``, ``basic``, ``oauth_client_credentials`` or
     ``oauth_jwt_bearer_private_key_jwt``, or ``identity`` where the recipient asked for one; only that type's fields are set.
-    Secrets stay out of its ``repr``. ``carried`` tells what issued the token, where it holds no more than that, for executors:
-    ``carryProfile=token``, or an identity, which renews in the driver's process and is left behind where the profile is pickled.
-    ``iceberg_endpoint`` is the address of the Iceberg catalog of the same shares (OpenSharing)."""
+    Secrets stay out of its ``repr``. ``carried`` tells what issued the token, where it holds no more than that, for
+    executors. It is ``carryProfile=token``, or an identity, which renews in the driver's process and is not pickled
+    with the profile. ``iceberg_endpoint`` is the address of the Iceberg catalog of the same shares (OpenSharing)."""
 
     endpoint: str
     type: str = "bearer_token"
@@ -198,8 +198,8 @@ def profile_from_fields(
         is_local_file: Whether they are from a file of this machine, whose private key the recipient may confirm.
 
     Raises:
-        ProfileError: A field is missing or malformed, the version or type is unknown, the profile names a command, a file
-            or an identity, or an endpoint that the recipient did not allow.
+        ProfileError: A field is missing or malformed, or the version or type is unknown. Or the profile names a
+        command, a file or an identity, or an endpoint that the recipient did not allow.
     """
     _refuse_to_start(fields, name)
     profile = _from_fields(fields, name, identity)

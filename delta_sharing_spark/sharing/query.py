@@ -309,7 +309,7 @@ _T = TypeVar("_T")
 _unknown: ProcessCache[str, frozenset[str]] = ProcessCache(256)
 
 
-def asked_with_known_features(endpoint: str, ask: Callable[[Sequence[str]], _T]) -> _T:
+def ask_with_features(endpoint: str, ask: Callable[[Sequence[str]], _T]) -> _T:
     """Ask with the reader features that the server may know.
 
     Args:
@@ -319,7 +319,7 @@ def asked_with_known_features(endpoint: str, ask: Callable[[Sequence[str]], _T])
         RequestRefusedError: The server refuses it also without the features that it named, or asks for one of them.
     """
     unknown = _unknown.get(endpoint) or frozenset()
-    known = unknown
+    before = unknown
     first: RequestRefusedError | None = None
     while True:
         features = [name for name in reader_features_header().split(",") if name not in unknown]
@@ -328,12 +328,12 @@ def asked_with_known_features(endpoint: str, ask: Callable[[Sequence[str]], _T])
         except RequestRefusedError as refusal:
             named = _first_named(refusal, features)
             if named is None:
-                needs_it = first is not None and _first_named(refusal, sorted(unknown - known)) is not None
+                needs_it = first is not None and _first_named(refusal, sorted(unknown - before)) is not None
                 raise (first if needs_it and first is not None else refusal) from None
             first = first or refusal
             unknown |= {named}
             continue
-        if unknown != known:
+        if unknown != before:
             _unknown.put(endpoint, unknown)
         return answer
 
@@ -343,8 +343,8 @@ def _first_named(refusal: RequestRefusedError, features: Sequence[str]) -> str |
     if refusal.status != 400 or not features:
         return None
     names = "|".join(map(re.escape, sorted(features, key=len, reverse=True)))
-    found = re.search(rf"(?i)(?<![\w-])(?:{names})(?![\w-])", refusal.server_message or "")
-    return found and found[0].lower()
+    match = re.search(rf"(?i)(?<![\w-])(?:{names})(?![\w-])", refusal.server_message or "")
+    return match and match[0].lower()
 
 
 #: Bytes of a page that is held whole; a longer one is parsed as it arrives, and nothing is asked for ahead.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
-
-from msgspec.structs import replace
 
 from delta_sharing_spark.errors import (
     NotFoundError,
@@ -43,6 +41,8 @@ from delta_sharing_spark.sharing.wire_records import (
 _END_FIELDS = {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
 #: Bytes of a line: a schema of many thousand columns, or an inline deletion vector.
 _LONGEST_LINE = 64 << 20
+#: Bytes of lines that are read together, and by how many they grow: a limit may need the first lines alone.
+_LARGEST_BLOCK, _BLOCK_GROWS = 2 << 20, 256 << 10
 #: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
 _MOST_UNKNOWN = 100_000
 _FILE_LINES = ("file", "add", "cdf", "remove")
@@ -288,17 +288,23 @@ def _raise_error(end: EndStreamAction, table: str) -> NoReturn:
 
 
 def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines of a body that arrives in chunks, several at once; raises ResponseError where a line is longer than any that a server would send."""
+    """Whole lines of a body that arrives in chunks, several at once, and more of them the longer it gets.
+
+    Raises:
+        ResponseError: A line is longer than any that a server would send.
+    """
     begun: list[bytes] = []
-    size = 0
+    size = line = wanted = 0
     for chunk in chunks:
         end = chunk.rfind(b"\n") + 1
-        if end:
+        line = len(chunk) - end if end else line + len(chunk)
+        size += len(chunk)
+        if end and size >= wanted:
             yield b"".join((*begun, chunk[:end]))
-            begun, size = [], 0
-        begun.append(chunk[end:])
-        size += len(chunk) - end
-        if size > _LONGEST_LINE:
+            begun, size, chunk = [], line, chunk[end:]
+            wanted = min(_LARGEST_BLOCK, wanted + _BLOCK_GROWS)
+        begun.append(chunk)
+        if line > _LONGEST_LINE:
             raise no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:
         yield b"".join(begun)

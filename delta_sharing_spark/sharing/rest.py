@@ -39,7 +39,7 @@ from delta_sharing_spark.sharing.query import (
     PagesAhead,
     Query,
     QueryResponse,
-    asked_with_known_features,
+    ask_with_features,
     held,
     may_answer_other_shape,
     other_shape,
@@ -467,7 +467,7 @@ class SharingRest:
         if "delta" not in formats:
             return ask_patiently(())
         try:
-            return asked_with_known_features(self.profile.endpoint, ask_patiently)
+            return ask_with_features(self.profile.endpoint, ask_patiently)
         except RequestRefusedError as refusal:
             if formats != FORMATS[:1] or not _ABOUT_FORMAT.search(refusal.server_message or ""):
                 raise

@@ -156,8 +156,8 @@ def send(
 ) -> requests.Response:
     """Send one request without retries; a failure that a retry may mend is raised as ``RetryableError``.
 
-    Redirects are followed, five at most: never from https to plain http, never to this machine or its network, never
-    with a token or the client's certificate to another host, and a request with a body only within its host.
+    Redirects are followed, five at most: never from https to plain http, and never to this machine or its network. They
+    go to another host without token and certificate of the client, and a request with a body only within its host.
 
     Args:
         authorization: The Authorization header, which errors do not quote; it is dropped on a redirect to another host.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
-
-from msgspec.structs import replace
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
+from delta_sharing_spark.schema.table_records import STATED_BESIDE, Metadata, Protocol, read_metadata, read_protocol
 from delta_sharing_spark.storage.clouds.registry import kinds_on_wire
 
 _T = TypeVar("_T")
@@ -117,8 +115,6 @@ class TemporaryCredentials:
 _INTEGER = re.compile(r"(-?[0-9]{1,19})(?:\.0+)?")
 #: Fields of an error's body, which a server that fails after it has sent its status can only add to its answer.
 ERROR_FIELDS = ("errorCode", "error_code", "error", "message")
-#: What a ``metaData`` line says beside the log's own fields: whole numbers, text, lists of names.
-_COUNTS, _LISTS = ("numFiles", "size", "version"), ("auxiliaryLocations", "accessModes")
 
 
 def parse_protocol(body: Any, table: str) -> tuple[Protocol, str, int | None]:
@@ -151,12 +147,11 @@ def parse_metadata(body: Any, table: str) -> Metadata:
     }
     if isinstance(configuration := tree.get("configuration"), dict):
         fields["configuration"] = {key: None if value is None else words(value) for key, value in configuration.items()}
-    around = {
-        name: outer[name] if outer.get(name) is not None else tree.get(name) for name in (*_COUNTS, *_LISTS, "location")
-    }
-    around |= {name: integer(around[name], name, table) for name in _COUNTS}
+    around = {name: tree.get(name) if outer.get(name) is None else outer[name] for name in STATED_BESIDE.values()}
+    around |= {name: integer(around[name], name, table) for name in ("numFiles", "size", "version")}
     around["location"] = _text_at(around, "location")
-    metadata = _well_formed(table, read_metadata, fields, {k: v for k, v in around.items() if v is not None})
+    beside = {field: around[name] for field, name in STATED_BESIDE.items() if around[name] is not None}
+    metadata = _well_formed(table, read_metadata, fields, beside)
     return replace(metadata, access_modes=tuple(map(str.lower, metadata.access_modes)))
 
 

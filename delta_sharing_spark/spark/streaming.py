@@ -1,8 +1,9 @@
 """Reads streams: translates Spark's calls into positions of a table's history, and positions into offsets, as Spark stores them.
 
 Offsets are stable, versioned JSON, which is checked when it is read.
-The end of a version is written so that the JVM connector reads it as well, and read as that connector writes it: in the parquet
-format (``tableVersion``, ``index`` -1, ``isStartingVersion``) and in delta (``reservoirId``, ``reservoirVersion``). Within a version the
+The end of a version is written so that the JVM connector reads it as well, and is read as that connector writes it.
+That is in the parquet format (``tableVersion``, ``index`` -1, ``isStartingVersion``) and in delta (``reservoirId``,
+``reservoirVersion``). Within a version the
 two count files in other orders: there either one refuses the other's offset.
 """
 

@@ -1,7 +1,7 @@
 """Keeps file bytes on local disk between reads, in blocks of one megabyte, each in a file of its own.
 
-Several processes may share a directory: a block appears under its name only once it is complete, is checked by length
-and checksum when it is read, and may vanish at any time. What fails here costs time, never rows.
+Several processes may share a directory. A block appears under its name only once it is complete, and is checked by
+length and checksum when it is read. It may vanish at any time. What fails here costs time, never rows.
 """
 
 from __future__ import annotations

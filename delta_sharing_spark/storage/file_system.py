@@ -29,11 +29,11 @@ class PlaceFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         path = self._strip_protocol(path)
-        found = [_described(entry) for entry in self.place.entries(path)]
-        if not found:
+        entries = [_described(entry) for entry in self.place.entries(path)]
+        if not entries:
             itself = self.info(path)
-            found = [itself] if itself["type"] == "file" else []
-        return found if detail else [one["name"] for one in found]
+            entries = [itself] if itself["type"] == "file" else []
+        return entries if detail else [one["name"] for one in entries]
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
@@ -41,10 +41,10 @@ class PlaceFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth, withdirs, detail, **options)
-        found = {one["name"]: one for one in map(_described, self.place.entries(path, deep=True))}
-        if not found and (itself := self.info(path))["type"] == "file":
-            found = {itself["name"]: itself}
-        return found if detail else sorted(found)
+        entries = {one["name"]: one for one in map(_described, self.place.entries(path, deep=True))}
+        if not entries and (itself := self.info(path))["type"] == "file":
+            entries = {itself["name"]: itself}
+        return entries if detail else sorted(entries)
 
     # fsspec takes any failure for absence.
 

@@ -52,8 +52,8 @@ class SeekableFile(io.RawIOBase):
 
     def _available(self, length: int | None) -> int:
         """How many of ``length`` bytes, all if negative or None, follow the position."""
-        left = max(0, self._size - self._position)
-        return left if length is None or length < 0 else min(length, left)
+        rest = max(0, self._size - self._position)
+        return rest if length is None or length < 0 else min(length, rest)
 
 
 class ByteSource(Protocol):
@@ -109,9 +109,11 @@ def check_range(source: ByteSource, start: int, length: int) -> None:
     Raises:
         CorruptFileError: The range goes beyond the file's end, or beyond what one read may be.
     """
-    known = source.size != UNKNOWN_SIZE
-    if start < 0 or length < 0 or start + length > source.size or (not known and length > _LARGEST_UNPLANNED):
-        size = f"it has {source.size}" if known else f"at most {_LARGEST_UNPLANNED} are read of a file of unknown size"
+    has_size = source.size != UNKNOWN_SIZE
+    if start < 0 or length < 0 or start + length > source.size or (not has_size and length > _LARGEST_UNPLANNED):
+        size = (
+            f"it has {source.size}" if has_size else f"at most {_LARGEST_UNPLANNED} are read of a file of unknown size"
+        )
         raise CorruptFileError(
             f"file {source.name}: bytes {start} to {start + length} were asked for, but {size}; "
             f"the file is truncated or damaged: ask the provider to check it",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -218,12 +217,14 @@ def test_large_tables_are_narrowed_to_a_splits_partitions(
     assert ids(splits) == expected
 
 
-def test_short_lived_urls_work_and_are_renewed_before_they_end(server: SharingServer, own: DeltaTableBuilder) -> None:
-    server.settings.url_ttl = 2.0
+def test_short_lived_urls_work_and_are_renewed_before_they_end(
+    server: SharingServer, own: DeltaTableBuilder, pass_time: Callable[[float], None]
+) -> None:
+    server.settings.url_ttl = 1000.0
     splits = splits_of(scan(server))
     expected = ids(splits)
     assert server.count("query") == 1
-    time.sleep(1.8)
+    pass_time(950)
     server.reset_metrics()
     assert ids(splits) == expected
     assert server.count("query") == 1
@@ -231,12 +232,14 @@ def test_short_lived_urls_work_and_are_renewed_before_they_end(server: SharingSe
 
 
 @pytest.mark.parametrize("style", ["s3", "azure"])
-def test_the_urls_own_end_counts(server: SharingServer, own: DeltaTableBuilder, style: str) -> None:
+def test_the_urls_own_end_counts(
+    server: SharingServer, own: DeltaTableBuilder, style: str, pass_time: Callable[[float], None]
+) -> None:
     settings = server.settings
     settings.url_style, settings.expiration_timestamps, settings.min_url_expiration = style, False, False  # type: ignore[assignment]
-    settings.url_ttl = 3.0
+    settings.url_ttl = 1000.0
     splits = splits_of(scan(server))
-    time.sleep(2.9)
+    pass_time(950)
     server.reset_metrics()
     ids(splits)
     assert all(request.status < 400 for request in server.requests)
@@ -342,7 +345,9 @@ def test_carry_profile_false(server: SharingServer, own: DeltaTableBuilder) -> N
 
 
 @pytest.mark.parametrize("mode", ["url", "dir"])
-def test_carry_profile_token(server: SharingServer, own: DeltaTableBuilder, mode: str) -> None:
+def test_carry_profile_token(
+    server: SharingServer, own: DeltaTableBuilder, mode: str, pass_time: Callable[[float], None]
+) -> None:
     """Executors renew with the access token alone; once it has ended the error says so, and what to set."""
     server.add_table("s.d.own", own.path, access_modes=("url", "dir"))
     server.identity.client_id, server.identity.client_secret = "a-client", "secret-of-the-client"
@@ -353,18 +358,18 @@ def test_carry_profile_token(server: SharingServer, own: DeltaTableBuilder, mode
         shared = SharingClient(server.profile("oauth_client_credentials"), **load_options).table("s.d.own")
         return splits_of(shared.scan(carryProfile=carry))
 
-    server.settings.credential_ttl = 0.5
+    server.settings.credential_ttl = 100.0
     assert b"secret-of-the-client" in pickle.dumps(planned("true"))
     splits = planned("token")
     assert b"secret-of-the-client" not in pickle.dumps(splits)
-    time.sleep(0.6)
+    pass_time(100)
     server.expire_urls()
     server.reset_metrics()
     assert ids(splits) == expected
     assert server.count("query" if mode == "url" else "credentials"), "it was renewed"
-    server.identity.client_id, server.identity.token_ttl = "another-client", 2.0
+    server.identity.client_id, server.identity.token_ttl = "another-client", 100.0
     splits = planned("token")
-    time.sleep(2.1)
+    pass_time(100)
     server.expire_urls()
     with pytest.raises(
         CredentialError, match=r"access token that the plan carries .* ended at .* carryProfile to true"
@@ -376,12 +381,14 @@ def test_carry_profile_token(server: SharingServer, own: DeltaTableBuilder, mode
         by_password.scan(carryProfile="token").plan()
 
 
-def test_credentials_of_a_directory_expire(server: SharingServer, own: DeltaTableBuilder) -> None:
+def test_credentials_of_a_directory_expire(
+    server: SharingServer, own: DeltaTableBuilder, pass_time: Callable[[float], None]
+) -> None:
     server.add_table("s.d.own", own.path, access_modes=("dir",))
-    server.settings.credential_ttl = 1.0
+    server.settings.credential_ttl = 100.0
     splits = splits_of(scan(server))
     expected = ids(splits)
-    time.sleep(1.1)
+    pass_time(100)
     server.reset_metrics()
     assert ids(splits) == expected
     assert server.count("credentials") == 1

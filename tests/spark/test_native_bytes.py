@@ -13,7 +13,7 @@ import pytest
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.native.budget import Bounds
-from delta_sharing_spark.native.plan_reader import Doubt, PlanReader
+from delta_sharing_spark.native.plan_reader import Pause, PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.spark import native
 from delta_sharing_spark.testing.server import SharingServer
@@ -29,7 +29,7 @@ def test_each_planned_column_chunk_is_fetched_once(
 ) -> None:
     """One scan reads a dictionary first and then a run in which that column stands last, another scan one column alone."""
     # A machine under load takes longer to decode than a reader is waited for.
-    monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
+    monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Pause(60.0, 60.0))
     monkeypatch.setattr("delta_sharing_spark.native.gateway._UNREAD", 60.0)
     draw = np.random.default_rng(3)
     columns = {name: pa.array(draw.integers(0, 1 << 40, ROWS)) for name in ("a", "item", "b", "size", "c")}
@@ -70,7 +70,7 @@ def test_each_byte_of_wide_files_is_fetched_once(
     """By several tasks, of files whose row groups are larger than what is fetched at once and than what is held once it was read."""
     # A machine under load takes longer to decode than chunks are held for their readers, and than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.budget._ABANDONED", 60.0)
-    monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
+    monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Pause(60.0, 60.0))
     draw = np.random.default_rng(5)
     wide = pa.table({f"c{n}": pa.array(draw.integers(0, 1 << 40, rows * row_groups)) for n in range(50)})
     style = FileStyle(keep_rows=False, row_group_size=rows)
@@ -154,7 +154,7 @@ def test_queries_over_the_same_files_share_what_was_read(spark: Any, tmp_path: P
         assert run() == ([(101, "u")], 0)
         built.append([{"id": 101, "text": "v"}])
         server.faults.add("data", times=None, status=404)
-        with pytest.raises(Exception, match="404"):
+        with pytest.raises(Exception, match="the storage no longer has it"):
             run()
         server.faults.clear()
         assert run() == ([(102, "v")], 4)

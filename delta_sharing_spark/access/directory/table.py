@@ -374,9 +374,16 @@ class DirectoryTable(OpenTable):
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
         def all_of(snapshot: Snapshot) -> VersionFiles:
-            tasks = list(self.tasks(snapshot, keep_stats=scan.prune is not None))
-            if scan.options.read_change_feed:
-                tasks = [as_insert(task, version, snapshot.timestamp_ms) for task in tasks]
+            with_stats, batches = scan.prune is not None, []
+            for batch in snapshot.adds():
+                self.check(batch)
+                batches.append(replace(batch, with_stats=True) if with_stats else batch.without_stats())
+            committed = snapshot.timestamp_ms if scan.options.read_change_feed else None
+
+            def insert(task: FileTask) -> FileTask:
+                return as_insert(task, version, committed)
+
+            tasks = FileBatches(batches, insert if scan.options.read_change_feed else None)
             return VersionFiles(version, tasks, shape=shape_of(snapshot.protocol, snapshot.metadata, self._table))
 
         return self._listing(scan, iter([self.read_snapshot(all_of, version)]))

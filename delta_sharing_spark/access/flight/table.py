@@ -265,15 +265,17 @@ class FlightTable(OpenTable):
         stream = {**versions, "feed": scan.options.read_change_feed}
         planned = self._connection.flight({**self._rows_of(scan), "stream": stream})
         listed: dict[int, VersionFiles] = {}
+        tasks: dict[int, list[FileTask]] = {}
         for tree in self._list(planned.about.get("versions")):
             number = self._integer(tree.get("version"))
             shape = self._shape(tree) if tree.get("schema") is not None else None
-            listed[number] = VersionFiles(number, removes=self._integer(tree.get("removes")), shape=shape)
+            tasks[number] = []
+            listed[number] = VersionFiles(number, tasks[number], self._integer(tree.get("removes")), shape)
         for endpoint in planned.endpoints:
-            files = listed.get(self._integer(endpoint.about.get("version")))
-            if files is None:
+            number = self._integer(endpoint.about.get("version"))
+            if number not in tasks:
                 raise self._malformed("an endpoint is of a version that the flight does not have")
-            files.tasks.append(_task(endpoint, f"version {files.version} endpoint {len(files.tasks):06d}"))
+            tasks[number].append(_task(endpoint, f"version {number} endpoint {len(tasks[number]):06d}"))
         order = StreamIdentity(scan.shape.id, self.mode, self.mode, str(planned.about.get("order") or "") or None)
         return VersionListing([listed[number] for number in sorted(listed)], self._access(planned), order)
 

@@ -80,11 +80,11 @@ class IcebergCatalog:
         _check_confirmed(profile, table)
         catalog = IcebergCatalog(profile, settings)
         what = f"the Iceberg catalog of {table.share!r}"
-        told = catalog._ask("/config", what, {"warehouse": table.share})
-        merged = {**_texts(told, "defaults", what), **_texts(told, "overrides", what)}
+        answer = catalog._ask("/config", what, {"warehouse": table.share})
+        merged = {**_texts(answer, "defaults", what), **_texts(answer, "overrides", what)}
         if "uri" in merged:
             catalog._check_uri(merged["uri"], what)
-        endpoints = told.get("endpoints")
+        endpoints = answer.get("endpoints")
         announced = endpoints if isinstance(endpoints, list) else []
         prefix = quote(merged.get("prefix", "").strip("/"), safe="/")
         return replace(
@@ -171,13 +171,13 @@ def _vended(tree: Mapping[str, Any], config: Mapping[str, str], what: str) -> tu
     listed = tree.get("storage-credentials")
     if listed is not None and not isinstance(listed, list):
         raise broken(f"{what}: storage-credentials is no list")
-    found = []
+    credentials = []
     for entry in listed or ():
         if not isinstance(entry, dict) or not isinstance(entry.get("prefix"), str):
             raise broken(f"{what}: a storage credential has no prefix")
         # What stands beside the entries, as region and endpoint, holds for each.
-        found.append(VendedCredentials(entry["prefix"], {**_public(config), **_texts(entry, "config", what)}))
-    return (*found, VendedCredentials(None, config))
+        credentials.append(VendedCredentials(entry["prefix"], {**_public(config), **_texts(entry, "config", what)}))
+    return (*credentials, VendedCredentials(None, config))
 
 
 def _public(config: Mapping[str, str]) -> dict[str, str]:

@@ -14,8 +14,8 @@ _STATISTICS = ("lower_bounds", "upper_bounds", "null_value_counts")
 
 
 def decode_bound(data: object, kind: DataType) -> Any:
-    """The value of a bound: a number (of a date its days, of a timestamp its microseconds, of a decimal its unscaled value), a text,
-    bytes or a boolean; None where it tells nothing that is certain.
+    """The value of a bound: a number, a text, bytes or a boolean; None where it tells nothing that is certain. A date
+    is its days, a timestamp its microseconds, a decimal its unscaled value.
 
     A column that was promoted keeps bounds of its old width.
     """

@@ -77,7 +77,7 @@ class DeleteIndex:
     def of(self, entry: Entry) -> tuple[DeletionVector | None, tuple[DeleteFile, ...]]:
         """The vector and the delete files that hold for a data file."""
         key, name, sequence = partition_key(entry), entry.path.encode(), entry.sequence
-        found = [
+        deletes = [
             delete
             for own in (self._equality.get(None, ()), self._equality.get(key, ()))
             for deleted, delete in own
@@ -85,14 +85,14 @@ class DeleteIndex:
         ]
         at, vector = self._vectors.get(entry.path, (0, None))
         if vector is not None and sequence <= at:
-            return vector, tuple(found)  # it holds what earlier position deletes say
-        found += [delete for deleted, delete in self._by_path.get(entry.path, ()) if sequence <= deleted]
-        found += [
+            return vector, tuple(deletes)  # it holds what earlier position deletes say
+        deletes += [delete for deleted, delete in self._by_path.get(entry.path, ()) if sequence <= deleted]
+        deletes += [
             delete
             for deleted, delete, lower, upper in self._positions.get(key, ())
             if sequence <= deleted and (lower is None or lower <= name) and (upper is None or name <= upper)
         ]
-        return None, tuple(found)
+        return None, tuple(deletes)
 
 
 def require_parquet(entry: Entry) -> None:

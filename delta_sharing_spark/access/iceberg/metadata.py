@@ -71,40 +71,40 @@ class IcebergMetadata:
 
     def snapshot(self, snapshot_id: int) -> IcebergSnapshot:
         """A snapshot by its id; raises VersionError where the table has it not, or not any more."""
-        found = self.snapshots.get(snapshot_id)
-        if found is None:
-            known = ", ".join(str(one) for one in list(self.snapshots)[-5:])
+        result = self.snapshots.get(snapshot_id)
+        if result is None:
+            last_ones = ", ".join(str(one) for one in list(self.snapshots)[-5:])
             raise VersionError(
                 f"snapshot {snapshot_id} of {self.table} does not exist or has expired; versionAsOf takes the id of a snapshot"
-                + (f": the last ones are {known}" if known else ", and the table has none")
+                + (f": the last ones are {last_ones}" if last_ones else ", and the table has none")
             )
-        return found
+        return result
 
     def snapshot_at(self, millis: int) -> int:
         """The id of the snapshot that was current at a moment; raises VersionError where there was none."""
-        found = None
+        latest = None
         for moment, snapshot_id in self.log:
             if moment <= millis:
-                found = snapshot_id
-        if found is None:
+                latest = snapshot_id
+        if latest is None:
             raise VersionError(
                 f"{self.table} has no snapshot at or before timestampAsOf by its snapshot log; ask for a later moment"
             )
-        return found
+        return latest
 
     def ref(self, name: str) -> tuple[int, bool]:
         """The snapshot of a branch or tag, and whether it is a branch; raises VersionError where there is none."""
         if name == "main" and name not in self.refs and self.current is not None:
             return self.current, True
         if name not in self.refs:
-            known = ", ".join(sorted(map(repr, self.refs))[:10]) or "none"
-            raise VersionError(f"{self.table} has no branch or tag {name!r}; it has {known}")
+            names = ", ".join(sorted(map(repr, self.refs))[:10]) or "none"
+            raise VersionError(f"{self.table} has no branch or tag {name!r}; it has {names}")
         return self.refs[name]
 
     def schema_of(self, snapshot: IcebergSnapshot) -> Struct:
         """The schema that a snapshot was written with; the table's where it does not tell."""
-        found = self.schemas.get(self.current_schema if snapshot.schema_id is None else snapshot.schema_id)
-        return self.schemas[self.current_schema] if found is None else found
+        schema = self.schemas.get(self.current_schema if snapshot.schema_id is None else snapshot.schema_id)
+        return self.schemas[self.current_schema] if schema is None else schema
 
 
 def parse_metadata(tree: Mapping[str, Any], table: str) -> IcebergMetadata:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from delta_sharing_spark.access.contract import OpenTable, SplitAccess, StreamIdentity, VersionFiles, VersionListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import count_files, spec_of, splits_of
-from delta_sharing_spark.access.planned_files import FileList
+from delta_sharing_spark.access.planned_files import FileBatches, FileList, OrderedFiles
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
@@ -61,7 +61,7 @@ class BatchBudget:
         limits = self._limits
         return (limits.files is not None and files > limits.files) or (limits.bytes is not None and size > limits.bytes)
 
-    def take(self, tasks: list[FileTask], *, all_or_none: bool) -> int:
+    def take(self, tasks: Sequence[FileTask], *, all_or_none: bool) -> int:
         """How many of ``tasks`` still fit; with ``all_or_none`` they are not split, and fit always if nothing was taken yet."""
         if all_or_none:
             size = sum(t.size for t in tasks)
@@ -90,7 +90,7 @@ class _Batch:
 
     start: Position
     end: Position
-    parts: list[tuple[list[FileTask], SplitAccess]]
+    parts: list[tuple[Sequence[FileTask], SplitAccess]]
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class StreamPlanner:
             StreamError: The server went back in version, or a version does what the stream cannot follow.
         """
         target = self._target(start)
-        parts: list[tuple[list[FileTask], SplitAccess]] = []
+        parts: list[tuple[Sequence[FileTask], SplitAccess]] = []
         end, budget, is_feed = Position(target + 1), BatchBudget(limits), self.scan.options.read_change_feed
         reached = start
         try:
@@ -229,7 +229,7 @@ class StreamPlanner:
         count_files(self._table, listed, pruner.skipped)
         return splits
 
-    def files(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:
+    def files(self, start: Position, end: Position) -> Iterator[tuple[Sequence[FileTask], SplitAccess]]:
         """The files between two positions, as planned a moment ago, or asked for again where the stream restarted.
 
         Raises:
@@ -337,10 +337,13 @@ class StreamPlanner:
         for files in listing.versions:
             if files.shape is not None:
                 self._check_same_table(files.shape.id, files.version)
-            tasks = (
-                files.tasks if keep_stats else (t if t.stats is None else replace(t, stats=None) for t in files.tasks)
-            )
-            files.tasks = sorted(tasks, key=lambda task: (task.id, task.change_type or ""))
+            if isinstance(files.tasks, FileBatches):  # a first listing may have a million files
+                files.tasks = OrderedFiles(files.tasks)
+            else:
+                tasks = (
+                    task if keep_stats or task.stats is None else replace(task, stats=None) for task in files.tasks
+                )
+                files.tasks = sorted(tasks, key=lambda task: (task.id, task.change_type or ""))
             versions.append(files)
         now, before = replace(listing.identity, table_id=self.identity.table_id), self.identity
         if self._is_ordered and position.in_the_middle and not now.is_ordered_as(before):
@@ -359,7 +362,7 @@ class StreamPlanner:
                 f"table {self._table} was replaced by another table {since}; start the stream anew with another checkpoint"
             )
 
-    def _between(self, start: Position, end: Position | None, files: VersionFiles) -> list[FileTask]:
+    def _between(self, start: Position, end: Position | None, files: VersionFiles) -> Sequence[FileTask]:
         """The files of a version that a stream emits, from a position in it to another, or to its end.
 
         Raises:
@@ -381,7 +384,7 @@ class StreamPlanner:
                 )
         return self._emitted(files)[start.index : None if end is None else end.index]
 
-    def _emitted(self, files: VersionFiles) -> list[FileTask]:
+    def _emitted(self, files: VersionFiles) -> Sequence[FileTask]:
         """The files of a version that a stream emits, by its schema and what its options permit."""
         if files.shape is not None:
             self._policy.check(files.shape, files.version, self._table)

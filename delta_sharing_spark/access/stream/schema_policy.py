@@ -18,11 +18,11 @@ _ADVICE = "restart the stream to read with the new schema; if that does not help
 class SchemaPolicy:
     """A stream's schema, and how the table's may differ from it at a version.
 
-    Columns are told by their physical names. Up to the version that the stream's schema is of, a column that is not there
-    yet reads as NULL, and one that had another name is read under the stream's; after it, a column that was dropped or
-    renamed is an error. A narrower type is widened. A column that the stream lacks is data that would be left out: an error,
-    unless the stream chose not to read such columns or ``allowAddedColumns`` is set. Another type or physical column, other
-    partition columns and a NOT NULL that was given up are always errors.
+    Columns are told by their physical names. Up to the version of the stream's schema, a column that is not there yet
+    reads as NULL, and one that had another name is read under the stream's. After it, a column that was dropped or
+    renamed is an error. A narrower type is widened. A column that the stream lacks is data that would be
+    left out: an error, unless the stream chose not to read such columns or ``allowAddedColumns`` is set. Another type
+    or physical column, other partition columns and a NOT NULL that was given up are always errors.
 
     Attributes:
         schema: The stream's columns, without change columns, with physical names where columns are mapped.
@@ -65,9 +65,9 @@ class _Comparison:
         names = {f.name.lower(): f for f in stream.fields}
         for field in now.fields:
             column = f"{path}.{field.name}" if path else field.name
-            known = mine.pop(field.physical_name, None)
-            if known is not None:
-                self._field(known, field, column)
+            own = mine.pop(field.physical_name, None)
+            if own is not None:
+                self._field(own, field, column)
             elif (namesake := names.get(field.name.lower())) is None:
                 self._beside(path, column)
             elif namesake.name == field.name:
@@ -91,24 +91,24 @@ class _Comparison:
             f"{advice}, or set allowAddedColumns=true to read on without it",
         )
 
-    def _field(self, known: Field, field: Field, column: str) -> None:
-        if self._after and field.name.lower() != known.name.lower():
-            raise self._stop(known.name, f"it was renamed to {field.name!r}")
-        if field.nullable and not known.nullable:
+    def _field(self, own: Field, field: Field, column: str) -> None:
+        if self._after and field.name.lower() != own.name.lower():
+            raise self._stop(own.name, f"it was renamed to {field.name!r}")
+        if field.nullable and not own.nullable:
             raise self._stop(column, "it allows NULL")
-        self._type(known.type, field.type, column)
+        self._type(own.type, field.type, column)
 
-    def _type(self, known: DataType, now: DataType, column: str) -> None:
-        match known, now:
+    def _type(self, own: DataType, now: DataType, column: str) -> None:
+        match own, now:
             case Struct(), Struct():
-                self.structs(known, now, column)
+                self.structs(own, now, column)
             case (Array(), Array()) | (Map(), Map()):
-                for mine, field in zip(inner_fields(known), inner_fields(now), strict=True):
+                for mine, field in zip(inner_fields(own), inner_fields(now), strict=True):
                     self._field(mine, field, f"{column}.{field.name}")
             case _:
                 # A version before a column was widened reads with the type that it has now.
-                if known != now and not widens(str(now), str(known)):
-                    raise self._stop(column, f"its type is {now}, the stream reads {known}")
+                if own != now and not widens(str(now), str(own)):
+                    raise self._stop(column, f"its type is {now}, the stream reads {own}")
 
     def _stop(self, column: str, change: str) -> StreamError:
         return _incompatible(self.version, self.table, column, change)

@@ -1,4 +1,4 @@
-"""Holds the files of one answer in columns: ids, URLs and deletion vectors compressed, about a hundred bytes a file.
+"""Holds the files of one answer in columns: ids, URLs, deletion vectors and statistics compressed, some hundred bytes a file.
 
 URLs of one answer differ in little but path and signature. A million of them must not become objects, be it to plan a load or to
 renew URLs in a task.
@@ -7,7 +7,8 @@ renew URLs in a task.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -16,6 +17,11 @@ import numpy.typing as npt
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
 from delta_sharing_spark.sharing.wire_lines import FileBlock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_sharing_spark.predicates.file_statistics import StatisticsReader
 
 #: Files compressed together: whoever looks for one decompresses these.
 _TOGETHER = 256
@@ -33,6 +39,7 @@ class _Texts(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Texts).decode
+_decode_stats = msgspec.msgpack.Decoder(list[str | None]).decode
 
 
 class FileRow(msgspec.Struct, gc=False):
@@ -62,9 +69,9 @@ class FileColumns:
         self._last = _Texts([], [], {})
         self.nbytes = 0
 
-    def append(self, block: FileBlock) -> None:
-        """Take in the files of a block; statistics and partition values are not kept."""
-        self._hashes.extend(map(hash, block.ids))
+    def append(self, block: FileBlock, hashes: Sequence[int] | None = None) -> None:
+        """Take in the files of a block, the hashes of whose ids may be there already; statistics and partition values are not kept."""
+        self._hashes.extend(map(hash, block.ids) if hashes is None else hashes)
         self._sizes.extend(block.sizes)
         self._expires.extend([UNKNOWN if millis is None else millis for millis in block.expirations])
         start = 0
@@ -95,33 +102,60 @@ class FileColumns:
         return len(self._sizes)
 
     @property
+    def hashes(self) -> npt.NDArray[np.int64]:
+        """A hash of the id of each file."""
+        return np.array(self._hashes, np.int64)
+
+    @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Bytes of each file."""
         return np.array(self._sizes, np.int64)
 
-    def rows(self, first: int, last: int) -> Iterator[FileRow]:
-        """The files ``first`` to ``last``, the latter excluded."""
-        while first < last:
-            number, start = divmod(first, _TOGETHER)
-            texts = self._texts(number)
-            stop = min(last - number * _TOGETHER, _TOGETHER)
-            for place in range(start, stop):
-                expires = self._expires[first]
-                yield FileRow(
-                    texts.ids[place],
-                    texts.urls[place],
-                    self._sizes[first],
-                    None if expires == UNKNOWN else expires,
-                    texts.vectors.get(place),
-                )
-                first += 1
+    @property
+    def earliest_end(self) -> float | None:
+        """When the first URL ends by the answer, in seconds since the epoch; None where it tells no end."""
+        expires = np.array(self._expires, np.int64)
+        told = expires[expires > 0]
+        return float(told.min()) / 1000 if len(told) else None
+
+    def rows(self, places: Iterable[int]) -> Iterator[FileRow]:
+        """The files at some places, which mostly grow: neighbours are decompressed together."""
+        number, texts = -1, self._last
+        for place in places:
+            if place // _TOGETHER != number:
+                number = place // _TOGETHER
+                texts = self._texts(number)
+            index = place % _TOGETHER
+            expires = self._expires[place]
+            yield FileRow(
+                texts.ids[index],
+                texts.urls[index],
+                self._sizes[place],
+                None if expires == UNKNOWN else expires,
+                texts.vectors.get(index),
+            )
+
+    def take(self, places: Sequence[int]) -> FileColumns:
+        """The files at some places, apart from the others."""
+        taken = FileColumns()
+        taken._hashes = array("q", [self._hashes[place] for place in places])
+        for row in self.rows(places):
+            taken._sizes.append(row.size)
+            taken._expires.append(UNKNOWN if row.expires is None else row.expires)
+            if row.vector is not None:
+                taken._last.vectors[len(taken._last.ids)] = row.vector
+            taken._last.ids.append(row.id)
+            taken._last.urls.append(row.url)
+            if len(taken._last.ids) == _TOGETHER:
+                taken._pack()
+        return taken
 
     def find(self, file_id: str) -> list[FileRow]:
         """The files of an id: none, one, or several lines of a change feed."""
         if not self._hashes:
             return []
         places = np.flatnonzero(np.frombuffer(self._hashes, dtype=np.int64) == hash(file_id)).tolist()
-        return [row for place in places for row in self.rows(place, place + 1) if row.id == file_id]
+        return [row for row in self.rows(places) if row.id == file_id]
 
     def holds(self, file_ids: set[str]) -> set[str]:
         """Which of these ids are (in all likelihood) among the files."""
@@ -129,3 +163,34 @@ class FileColumns:
             hashes = set(self._hashes)
             return {file_id for file_id in file_ids if hash(file_id) in hashes}
         return {file_id for file_id in file_ids if self.find(file_id)}
+
+
+class PackedStatistics:
+    """The statistics of some files; those of columns that were asked about stay in columns (``pruning.Statistics``)."""
+
+    __slots__ = ("_bounds", "_packed", "_texts")
+
+    def __init__(self, texts: list[str | None]) -> None:
+        self._texts: list[str | None] | None = texts
+        self._packed = b"", 0
+        self._bounds: dict[tuple[tuple[str, bool], ...], pa.StructArray] = {}
+
+    def pack(self) -> None:
+        """Compress the texts, which were looked at."""
+        together = _encode(self._texts)
+        self._packed, self._texts = (compressed(together), len(together)), None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held, once the texts are compressed."""
+        return len(self._packed[0]) + sum(bounds.nbytes for bounds in self._bounds.values())
+
+    def texts_at(self, places: Sequence[int]) -> list[str | None]:
+        texts = self._texts or _decode_stats(decompressed(*self._packed))
+        return [texts[place] for place in places] if len(places) < len(texts) else texts
+
+    def bounds(self, reader: StatisticsReader) -> pa.StructArray:
+        if reader.ranged not in self._bounds:
+            texts = self._texts or _decode_stats(decompressed(*self._packed))
+            self._bounds[reader.ranged] = reader.bounds(texts)
+        return self._bounds[reader.ranged]

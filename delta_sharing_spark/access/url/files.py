@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -16,7 +17,8 @@ import numpy.typing as npt
 from delta_sharing_spark.access.contract import VersionFiles
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.table_shape import TableShape, shape_of
-from delta_sharing_spark.access.url.file_columns import FileColumns
+from delta_sharing_spark.access.url.file_columns import FileColumns, PackedStatistics
+from delta_sharing_spark.access.url.signed_urls import earliest, url_term
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
@@ -29,10 +31,15 @@ from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.access.url.access import UrlAccess
     from delta_sharing_spark.predicates.file_skipping import PartitionKey
 
 #: Rows of a file whose statistics do not tell them.
 _UNKNOWN = -1
+#: Bytes of a file's rows and the number of its partition.
+_NUMBERS_BYTES = 12
+#: Files of a page that are fewer than one of so many are copied from it.
+_FEW = 8
 
 
 def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
@@ -51,69 +58,90 @@ def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
 
 
 class SnapshotFiles:
-    """Takes in a snapshot's files as they arrive, and keeps those that are not skipped, in columns (``planned_files.FileBatch``).
+    """Takes in the files of a page of a snapshot as they arrive, in columns, and chooses those that are not skipped.
+
+    All of them stay, with their statistics, for other conditions, until they take more than ``most_bytes``: then only the chosen ones.
 
     Args:
         pruner: Skips files.
         rows_needed: So many rows are enough, whichever they are; None for all.
+        with_stats: Whether tasks have their statistics, as long as these are here.
+        with_times: Whether tasks have the timestamps of their lines.
 
     Attributes:
         listed: How many files came.
-        skipped: How many of them were skipped, by the pruner's reason.
+        is_whole: Whether all of them are still here.
+        nbytes: About the bytes that they take.
     """
 
-    __slots__ = (
-        "_columns",
-        "_counted",
-        "_hashes",
-        "_keys",
-        "_live",
-        "_needed",
-        "_numbers",
-        "_partitions",
-        "_pruner",
-        "_rows",
-        "_table",
-        "_values",
-        "listed",
-        "skipped",
-    )
-
-    def __init__(self, table: str, pruner: FilePruner, rows_needed: int | None = None) -> None:
-        self._table, self._pruner, self._needed = table, pruner, rows_needed
+    def __init__(
+        self,
+        table: str,
+        pruner: FilePruner,
+        rows_needed: int | None = None,
+        most_bytes: float = 0,
+        *,
+        with_stats: bool = False,
+        with_times: bool = False,
+    ) -> None:
+        self._with_stats, self._with_times = with_stats, with_times
+        #: When files were committed, in milliseconds since the epoch; where tasks have it.
+        self._committed: list[int | None] = []
+        self._table, self._pruner, self._needed, self._most_bytes = table, pruner, rows_needed, most_bytes
         self._counted = 0
         self._columns = FileColumns()
-        self._rows, self._live, self._hashes, self._partitions = array("q"), array("q"), array("q"), array("i")
-        #: Partition values, and what files are skipped by of them, by their number; and the numbers by the values.
+        #: Of each file that is here: rows by its statistics, deleted ones included, and the number of its partition.
+        self._rows, self._partitions = array("q"), array("i")
+        #: Deleted rows by a file's place.
+        self._deleted: dict[int, int] = {}
         self._values: list[Mapping[str, str | None] | None] = []
-        self._keys: list[PartitionKey] = []
         self._numbers: dict[object, int] = {}
+        self._keys: list[PartitionKey] = []
+        #: Consecutive files' statistics, as long as all are here.
+        self._statistics: list[tuple[range, PackedStatistics]] = []
+        self._chosen = array("q")
+        #: Hashes of the ids of all files that came, where not all are here.
+        self._came = array("q")
+        self._skipped: Counter[SkipReason] = Counter()
         self.listed = 0
-        self.skipped: Counter[SkipReason] = Counter()
+        self.is_whole = most_bytes > 0
 
     def append(self, block: FileBlock) -> None:
         """Take in some files; raises ResponseError where they are not data files'."""
         if block.kind != "add":
             raise broken(f"the server listed a {block.kind!r} line in a snapshot of {self._table}")
         self.listed += len(block)
-        self._hashes.extend(map(hash, block.ids))
         numbers = [self._number(values) for values in block.partition_values]
-        reasons = self._pruner.reasons([self._keys[number] for number in numbers], block.stats)
-        if reasons is not None:
-            kept = np.flatnonzero(reasons == SkipReason.KEEP).tolist()
-            if len(kept) < len(block):
-                for reason in SkipReason:
-                    self.skipped[reason] += int(np.count_nonzero(reasons == reason)) if reason else 0
-                block, numbers = block.take(kept), [numbers[place] for place in kept]
-        self._columns.append(block)
+        hashes = list(map(hash, block.ids))
+        statistics = PackedStatistics(block.stats)
+        places = _places(self._pruner, self._keys, np.array(numbers, np.int64), statistics, self._skipped).tolist()
+        if not self.is_whole:
+            self._came.extend(hashes)
+            if len(places) < len(block):
+                block, numbers = block.take(places), [numbers[place] for place in places]
+                hashes, places = [hashes[place] for place in places], range(len(places))
+        start = len(self._columns)
+        self._columns.append(block, hashes)
         self._partitions.extend(numbers)
-        rows = [_UNKNOWN if count is None else count for count in map(rows_in_stats, block.stats)]
-        self._rows.extend(rows)
-        if block.vectors:
-            for place, vector in block.vectors.items():
-                rows[place] = max(_UNKNOWN, rows[place] - vector.cardinality)
-        self._live.extend(rows)
-        self._counted += sum(count for count in rows if count > 0)
+        self._rows.extend([_UNKNOWN if rows is None else rows for rows in map(rows_in_stats, block.stats)])
+        for place, vector in block.vectors.items():
+            self._deleted[start + place] = vector.cardinality
+        if self._with_times:
+            self._committed.extend(block.timestamps)
+        self._chosen.extend([start + place for place in places])
+        if self._needed is not None:
+            self._counted += int(self._live_rows([start + place for place in places]).clip(0).sum())
+        if self.is_whole:
+            statistics.pack()
+            self._statistics.append((range(start, len(self._columns)), statistics))
+            self._most_bytes -= statistics.nbytes
+            if self._columns.nbytes + _NUMBERS_BYTES * len(self._rows) > self._most_bytes:
+                self._shed()
+
+    @property
+    def nbytes(self) -> int:
+        statistics = sum(part.nbytes for _, part in self._statistics)
+        return self._columns.nbytes + _NUMBERS_BYTES * len(self._rows) + statistics
 
     @property
     def is_full(self) -> bool:
@@ -129,26 +157,83 @@ class SnapshotFiles:
             self._keys.append(self._pruner.partition_key(values))
         return number
 
+    def _shed(self) -> None:
+        """Let go of the files that are not chosen."""
+        self.is_whole = False
+        self._came = array("q", self._columns.hashes.tobytes())
+        self._statistics = []
+        chosen = self._copied(self._chosen)
+        self._columns, self._rows, self._partitions, self._deleted = (
+            chosen._columns,
+            chosen._rows,
+            chosen._partitions,
+            chosen._deleted,
+        )
+        self._chosen = array("q", range(len(self._rows)))
+
+    def _copied(self, places: Sequence[int]) -> SnapshotFiles:
+        """The files at some places, apart from the others."""
+        copy = SnapshotFiles(self._table, self._pruner)
+        copy._columns = self._columns.take(places)
+        copy._rows = array("q", [self._rows[place] for place in places])
+        copy._partitions = array("i", [self._partitions[place] for place in places])
+        copy._deleted = {new: self._deleted[old] for new, old in enumerate(places) if old in self._deleted}
+        copy._values = self._values
+        return copy
+
     @property
     def hashes(self) -> npt.NDArray[np.int64]:
         """A hash of the id of each file that came, also of those that were skipped."""
-        return np.array(self._hashes, np.int64)
+        return self._columns.hashes if self.is_whole else np.array(self._came, np.int64)
 
-    @property
-    def num_rows(self) -> int:
-        return len(self._columns)
+    def dues(self, access: UrlAccess) -> Iterator[float]:
+        """When URLs of the page are due for renewal: the earliest that the answer tells of all, and that of a URL."""
+        for task in self._tasks_at(np.arange(min(1, len(self._rows)))):
+            end = earliest(access.ends(task), self._columns.earliest_end)
+            yield url_term(task.location, end, access.planned_at).renew_at
 
-    def file_sizes(self) -> npt.NDArray[np.int64]:
-        return self._columns.sizes
+    def ids_of(self, hashes: Collection[int]) -> Iterator[str]:
+        """The ids of the files here that have one of some hashes."""
+        places = np.flatnonzero(np.isin(self._columns.hashes, list(hashes))).tolist()
+        return (row.id for row in self._columns.rows(places))
 
-    def file_rows(self) -> npt.NDArray[np.int64]:
-        return np.array(self._live, np.int64)
+    def chosen(self) -> ChosenFiles:
+        """The files that were chosen as they came; what was skipped is counted."""
+        for reason, files in self._skipped.items():
+            self._pruner.count(reason, files)
+        return self._chosen_at(np.array(self._chosen, np.int64))
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        return np.array(self._partitions, np.int64)
+    def chosen_by(self, pruner: FilePruner) -> ChosenFiles:
+        """The files that another pruner does not skip, of all that came."""
+        assert self.is_whole, "those that were skipped are gone"
+        keys = [pruner.partition_key(values) for values in self._values]
+        numbers, skipped = np.array(self._partitions, np.int64), Counter[SkipReason]()
+        places = [
+            of.start + _places(pruner, keys, numbers[of.start : of.stop], statistics, skipped)
+            for of, statistics in self._statistics
+        ]
+        for reason, files in skipped.items():
+            pruner.count(reason, files)
+        return self._chosen_at(np.concatenate(places) if places else np.zeros(0, np.int64))
 
-    def tasks_between(self, first: int, last: int) -> Iterator[FileTask]:
-        for place, row in enumerate(self._columns.rows(first, last), first):
+    def _chosen_at(self, places: npt.NDArray[np.int64]) -> ChosenFiles:
+        """Few files are copied, so that a plan holds no more than it needs."""
+        if len(places) * _FEW < len(self._rows):
+            return ChosenFiles(self._copied(places.tolist()), np.arange(len(places)))
+        return ChosenFiles(self, places)
+
+    def _live_rows(self, places: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Rows of files that are not deleted; -1 where statistics do not tell."""
+        rows = np.array(self._rows, np.int64)[places] if len(places) else np.zeros(0, np.int64)
+        if self._deleted:
+            deleted = np.array([self._deleted.get(int(place), 0) for place in places], np.int64)
+            rows = np.where(rows < 0, rows, np.maximum(rows - deleted, _UNKNOWN))
+        return rows
+
+    def _tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
+        numbers = places.tolist()
+        texts = self._texts_at(places) if self._with_stats else itertools.repeat(None)
+        for place, row, stats in zip(numbers, self._columns.rows(numbers), texts, strict=False):
             yield FileTask(
                 id=row.id,
                 location=row.url,
@@ -156,8 +241,62 @@ class SnapshotFiles:
                 partition_values=self._values[self._partitions[place]],
                 rows=None if self._rows[place] == _UNKNOWN else self._rows[place],
                 deletion_vector=row.vector,
+                commit_timestamp=self._committed[place] if self._with_times else None,
                 expires_at=row.expires / 1000 if row.expires else None,
+                stats=stats,
             )
+
+    def _texts_at(self, places: npt.NDArray[np.int64]) -> Iterator[str | None]:
+        """The statistics of files at some places, which grow; None where they are not here."""
+        if not self._statistics:
+            yield from itertools.repeat(None, len(places))
+        for of, statistics in self._statistics:
+            first, last = np.searchsorted(places, [of.start, of.stop]).tolist()
+            if first < last:
+                yield from statistics.texts_at((places[first:last] - of.start).tolist())
+
+
+class ChosenFiles:
+    """Files of a page at some places, in columns (``planned_files.FileBatch``)."""
+
+    __slots__ = ("_page", "_places")
+
+    def __init__(self, page: SnapshotFiles, places: npt.NDArray[np.int64]) -> None:
+        self._page, self._places = page, places
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._places)
+
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        return self._page._columns.sizes[self._places]
+
+    def file_rows(self) -> npt.NDArray[np.int64]:
+        return self._page._live_rows(self._places)
+
+    def file_partitions(self) -> npt.NDArray[np.int64]:
+        return np.array(self._page._partitions, np.int64)[self._places]
+
+    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
+        return self._page._tasks_at(self._places[places])
+
+
+def _places(
+    pruner: FilePruner,
+    keys: Sequence[PartitionKey],
+    numbers: npt.NDArray[np.int64],
+    statistics: PackedStatistics,
+    skipped: Counter[SkipReason],
+) -> npt.NDArray[np.int64]:
+    """The places of the files that are not skipped; the others are added to ``skipped``."""
+    reasons = pruner.reasons(keys, numbers, statistics)
+    if reasons is None:
+        return np.arange(len(numbers))
+    kept = np.flatnonzero(reasons == SkipReason.KEEP)
+    if len(kept) < len(numbers):
+        for reason in SkipReason:
+            skipped[reason] += int(np.count_nonzero(reasons == reason)) if reason else 0
+    return kept
 
 
 def check_each_once(pages: Sequence[SnapshotFiles], table: str) -> None:
@@ -165,8 +304,7 @@ def check_each_once(pages: Sequence[SnapshotFiles], table: str) -> None:
     hashes = np.sort(np.concatenate([page.hashes for page in pages] or [np.zeros(0, np.int64)]))
     repeated = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
     if repeated:
-        tasks = (task for page in pages for task in page.tasks_between(0, page.num_rows))
-        names = (f"file {task.id}" for task in tasks if hash(task.id) in repeated)
+        names = (f"file {file_id}" for page in pages for file_id in page.ids_of(repeated))
         raise broken(f"the server listed {next(names, 'a file that the query leaves out')} of {table} twice")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import bisect
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 
 from delta_sharing_spark.access.asking import (
     REFUSALS,
@@ -41,6 +43,7 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedSc
 from delta_sharing_spark.access.table_shape import check_same
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
+    ChosenFiles,
     SnapshotFiles,
     check_each_once,
     check_parquet,
@@ -48,9 +51,9 @@ from delta_sharing_spark.access.url.files import (
     files_by_version,
     shape_of_head,
     shapes_of,
-    task_of,
     with_shapes,
 )
+from delta_sharing_spark.access.url.snapshot_listing import LISTING_BYTES, LISTINGS, listing_of
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     RequestRefusedError,
@@ -60,12 +63,14 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.response import FileBlocks, FileSink
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 #: The hash that streams ask for file ids under, so that these do not depend on the response format.
 ID_HASH = "delta"
@@ -84,6 +89,8 @@ class UrlTable(OpenTable):
         self._rest = SharingRest(negotiated.profile, negotiated.settings)
         options = negotiated.options
         self._described = AsOf(options.version_as_of, options.timestamp_as_of)
+        self._listing_key = uuid.uuid4().hex
+        weakref.finalize(self, LISTINGS.forget, self._listing_key)
 
     def describe(self, as_of: AsOf) -> TableState:
         """See ``OpenTable.describe``; no request for what was negotiated, where the server looked at the version."""
@@ -122,8 +129,12 @@ class UrlTable(OpenTable):
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
 
-        With a limit and no filter the server is told, and asked again if it told of too few files.
+        With a limit and no filter the server is told, and asked again if it told of too few files. An earlier listing of all files
+        answers any other query of the same version, as long as its URLs live.
         """
+        earlier = LISTINGS.get(self._listing_key)
+        if earlier is not None and earlier.answers(scan):
+            return earlier.chosen_by(pruner)
         limit = scan.row_limit.rows_listed
         if limit is None:
             return self._snapshot(scan, pruner, None)
@@ -147,8 +158,11 @@ class UrlTable(OpenTable):
             idempotency_key=str(uuid.uuid4()) if options.async_query else None,
         )
 
+        pages: list[SnapshotFiles] = []
+
         def sink() -> SnapshotFiles:
-            return SnapshotFiles(table, pruner, limit_hint)
+            room = 0 if limit_hint is not None else LISTING_BYTES - sum(page.nbytes for page in pages)
+            return SnapshotFiles(table, pruner, limit_hint, room)
 
         try:
             # A version that was the newest when it was described has the format of then.
@@ -169,20 +183,43 @@ class UrlTable(OpenTable):
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
-        pages: list[SnapshotFiles] = []
+        chosen: list[ChosenFiles] = []
         for page in response.pages():
             pages.append(page)
-            if limit_hint is not None and FileBatches(pages).least_rows() >= limit_hint:
+            chosen.append(page.chosen())
+            if limit_hint is not None and FileBatches(chosen).least_rows() >= limit_hint:
                 break
         check_each_once(pages, table)
-        for page in pages:
-            for reason, count in page.skipped.items():
-                pruner.count(reason, count)
         listed = sum(page.listed for page in pages)
-        hints = _shown_hints(query) if response.fallback is None else {}
+        sent = _shown_hints(query) if response.fallback is None else {}
+        access = self._access(scan, response, listed)
+        kept_bytes = self._keep(scan, pages, response, access, bool(sent))
         return FileListing(
-            FileBatches(pages), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+            FileBatches(chosen), access, head.version, listed, sent, response.fallback, kept_bytes=kept_bytes
         )
+
+    def _keep(
+        self,
+        scan: ResolvedScan,
+        pages: list[SnapshotFiles],
+        response: QueryResponse,
+        access: UrlAccess,
+        is_hinted: bool,
+    ) -> int:
+        """Keep a listing for other queries of the version, if it has all files; returns the bytes that it takes.
+
+        A server may leave files out by hints. It has left out none where it lists as many as it says, without hints, that there are.
+        """
+        described, version, listed = self._negotiated.head, response.head.version, sum(page.listed for page in pages)
+        is_counted = version == described.version and described.metadata.num_files == listed
+        is_whole = all(page.is_whole for page in pages) and (is_counted or not is_hinted)
+        if version is None or version != scan.version or not is_whole:
+            return 0
+        listing = listing_of(version, pages, access, listed)
+        if listing is None:
+            return 0
+        LISTINGS.put(self._listing_key, listing)
+        return listing.nbytes
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the server resolves moments, and what it refuses is asked for by versions."""
@@ -290,27 +327,39 @@ class UrlTable(OpenTable):
         """See ``OpenTable.all_files``; one query; raises VersionError where the server answers with another version."""
         options, table = scan.options, str(self._table)
         query = Query(version=version, max_files=options.max_files_per_request)
-        response = self._stream_answer(query, identity, range(version, version + 1))
+        feed, with_stats = options.read_change_feed, scan.prune is not None
+        pruner = FilePruner(
+            replace(scan, predicate=None, pushed=None)
+        )  # positions count the files that are skipped as well
+
+        def sink() -> SnapshotFiles:
+            return SnapshotFiles(
+                table, pruner, most_bytes=inf if with_stats else 0, with_stats=with_stats, with_times=feed
+            )
+
+        response = self._stream_answer(query, identity, range(version, version + 1), sink)
         head = response.head
         if head.version is not None and head.version != version:
             raise VersionError(
                 f"the files of version {version} were asked for, and the server answers with those of {head.version}; "
                 f"ask the provider to share the table's history"
             )
-        by_id: dict[str, FileRecord] = {}
-        for record in response.records():
-            if record.kind != "add":
-                raise broken(f"the server listed a {record.kind!r} line in a snapshot of {table}")
-            if by_id.setdefault(record.id, record) is not record:
-                raise broken(f"the server listed file {record.id} of {table} twice")
-        tasks = [task_of(record, keep_stats=scan.prune is not None) for record in by_id.values()]
-        if options.read_change_feed:
-            tasks = [as_insert(task, version, by_id[task.id].timestamp) for task in tasks]
+        pages: list[SnapshotFiles] = list(response.pages())
+        check_each_once(pages, table)
+
+        def insert(task: FileTask) -> FileTask:
+            return as_insert(task, version, task.commit_timestamp)
+
+        tasks = FileBatches([page.chosen() for page in pages], insert if feed else None)
         files = VersionFiles(version, tasks, shape=shape_of_head(head, table, is_newest=False))
         return self._listing(scan, response, [files])
 
     def _stream_answer(
-        self, query: Query | ChangesQuery, identity: StreamIdentity | None, asked: range
+        self,
+        query: Query | ChangesQuery,
+        identity: StreamIdentity | None,
+        asked: range,
+        sink: Callable[[], FileSink] = FileBlocks,
     ) -> QueryResponse:
         """The answer for a stream's range of versions, in the stream's own format unless file ids do not depend on that.
 
@@ -325,7 +374,7 @@ class UrlTable(OpenTable):
         try:
             if isinstance(query, ChangesQuery):
                 return self._rest.changes(self._table, query, formats=formats)
-            return self._rest.query(self._table, query, formats=formats)
+            return self._rest.query(self._table, query, formats=formats, sink=sink)
         except (*REFUSALS, UnavailableError) as refusal:
             if isinstance(refusal, UnavailableError) and not refusal.permanent:
                 raise

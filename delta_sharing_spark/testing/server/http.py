@@ -147,6 +147,8 @@ class RequestHandler(BaseHTTPRequestHandler):
                 self._drain()
         except (_ConnectionEnded, ConnectionError):
             self.close_connection = True
+        finally:
+            request.ended = time.monotonic()
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,7 @@ class Request:
         file: Local path of the file that a data URL names.
         status: Of the answer.
         bytes: Bytes of the answer's body that were sent.
+        began, ended: When it came and when its answer was sent, in seconds of ``time.monotonic``; 0 while it is under way.
     """
 
     method: str
@@ -97,6 +99,8 @@ class Request:
     file: str = ""
     status: int = 0
     bytes: int = 0
+    began: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    ended: float = field(default=0.0, repr=False, compare=False)
 
     def forget_secrets(self) -> None:
         self.query = ""

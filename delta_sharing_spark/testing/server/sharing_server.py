@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import itertools
 import json
 import os
 import secrets
@@ -311,6 +312,16 @@ class SharingServer:
     def bytes_sent(self, kind: str = "data") -> int:
         """Bytes of the bodies sent in answer to requests of a kind."""
         return sum(r.bytes for r in list(self.requests) if r.kind == kind)
+
+    def under_way(self, kind: str = "data") -> tuple[int, float]:
+        """How many answered requests of a kind were under way at once, at most and on average between the first and the last."""
+        answered = [(r.began, r.ended) for r in list(self.requests) if r.kind == kind and r.ended]
+        if not answered:
+            return 0, 0.0
+        changes = sorted([(began, 1) for began, _ in answered] + [(ended, -1) for _, ended in answered])
+        most = max(itertools.accumulate(step for _, step in changes))
+        span = changes[-1][0] - changes[0][0]
+        return most, sum(ended - began for began, ended in answered) / span if span else 1.0
 
     def reset_metrics(self) -> None:
         self.requests.clear()

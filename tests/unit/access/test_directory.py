@@ -8,7 +8,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -152,13 +152,13 @@ def test_an_expired_token_is_renewed_on_the_executor_once_for_many_tasks(
 
 
 def test_a_token_is_renewed_before_it_expires(
-    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, pass_time: Callable[[float], None]
 ) -> None:
-    issuer.lifetime = 2.0
+    issuer.lifetime = 1000.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
-    time.sleep(2.0)
+    pass_time(950)
     server.accepted -= set(issuer.keys)
     server.seen.clear()
     assert _ids([row for batch in read_split(split) for row in batch.to_pylist()]) == EXPECTED
@@ -181,15 +181,15 @@ def test_a_renewal_that_does_not_help_is_a_clear_error(
 
 
 def test_without_the_profile_expiry_is_an_error_that_says_so(
-    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, pass_time: Callable[[float], None]
 ) -> None:
-    issuer.lifetime = 1.0
+    issuer.lifetime = 100.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     assert split.access.issuer is None
     assert b"sharing-token-text" not in pickle.dumps(split)
-    time.sleep(1.1)
+    pass_time(100)
     with pytest.raises(CredentialError, match=r"expired at .* carryProfile=false"):
         list(read_split(split))
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import pickle
+import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.url.access import UrlAccess
-from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
+from delta_sharing_spark.errors import ResponseError, VersionError
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
@@ -64,12 +72,12 @@ def add(number: int) -> dict[str, Any]:
     return tree
 
 
-def lines(count: int) -> list[Any]:
+def lines(count: int, **told: Any) -> list[Any]:
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
     metadata = {"id": "T", "format": {"provider": "parquet"}, "schemaString": SCHEMA, "partitionColumns": ["day"]}
     return [
         {"protocol": {"deltaProtocol": protocol}},
-        {"metaData": {"version": 7, "deltaMetadata": metadata}},
+        {"metaData": {"version": 7, **told, "deltaMetadata": metadata}},
         *(
             {"file": {"id": f"f{number}", "expirationTimestamp": 4e12, "deltaSingleAction": {"add": add(number)}}}
             for number in range(count)
@@ -116,6 +124,113 @@ def test_files_are_skipped_as_one_by_one(client: SharingClient, where: str) -> N
     assert [task.id for task in planned.files] == [f"f{number}" for number in expected]
     assert planned.report.listed == COUNT
     assert sum(planned.report.skipped.values()) == COUNT - len(expected)
+
+
+#: Conditions after one another over one load; None is a count.
+QUERIES = ("id BETWEEN 5000 AND 7999", "day = 7", None, "id = 20011 AND day > 3", "note = 'x'", "day IS NULL")
+HEADERS = {"Delta-Table-Version": "7"}
+WHOLE = {**HEADERS, "delta-sharing-capabilities": "includeEndStreamAction=true"}
+
+
+def chosen(opener: TableOpener, load: ResolvedScan, where: str | None) -> ScanPlan:
+    """What a query of a load is planned as, for which its condition prunes."""
+    condition = None if where is None else parse_where(where, load.columns)
+    return plan(replace(load, pushed=condition, is_pinned=True), opener=opener)
+
+
+@pytest.mark.parametrize(
+    ("told", "most_bytes", "requests"),
+    [
+        ({"numFiles": COUNT}, 256 << 20, 1),
+        ({}, 256 << 20, 3),  # hints may have left files out, until a count sends none
+        ({"numFiles": COUNT + 1}, 256 << 20, 3),
+        ({"numFiles": COUNT}, 100_000, 6),  # there is no room for the listing
+        ({"numFiles": COUNT}, 0, 6),
+    ],
+)
+def test_another_query_of_the_snapshot_needs_no_request(
+    told: dict[str, Any], most_bytes: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is kept of the first listing, each query has the files of a listing of its own."""
+    monkeypatch.setattr("delta_sharing_spark.access.url.table.LISTING_BYTES", most_bytes)
+    listing = lines(COUNT, **told)
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(listing, headers=WHOLE))
+        client = SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+        opener, load = client.table("s.d.t").scan().opened()
+        server.asked.clear()
+        planned = [chosen(opener, load, where) for where in QUERIES]
+        assert len(server.asked) == requests
+        assert [one.report.is_repeated for one in planned].count(False) == requests
+        for one, where in zip(planned, QUERIES, strict=True):
+            anew = chosen(*client.table("s.d.t").scan().opened(), where)
+            assert list(one.files) == list(anew.files), where
+            assert (one.exact_rows, one.files.live_rows()) == (anew.exact_rows, anew.files.live_rows())
+            assert one.report.skipped == anew.report.skipped
+            assert (one.report.listed, one.report.bytes) == (COUNT, anew.report.bytes)
+
+
+@pytest.mark.parametrize(
+    "why", ["its URLs end", "they cannot be renewed", "it is of another version", "hints left files out"]
+)
+def test_a_listing_that_cannot_answer_is_asked_for_anew(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = lines(200, numFiles=200)
+    if why == "its URLs end":
+        now = time.time()
+        for line in listing[2:-1]:
+            line["file"]["expirationTimestamp"] = int(now + 3600) * 1000
+    some = [*listing[:2], *listing[2:90], listing[-1]] if why == "hints left files out" else listing
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(some, headers=WHOLE))
+        profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"}
+        options = {"carryProfile": "false"} if why == "they cannot be renewed" else {}
+        opener, load = SharingClient(profile, **options).table("s.d.t").scan().opened()
+        server.asked.clear()
+        first = chosen(opener, load, "day = 7")
+        if why == "its URLs end":
+            monkeypatch.setattr(time, "time", lambda: now + 3590)
+        if why == "it is of another version":
+            load = replace(load, version=6)
+            with contextlib.suppress(VersionError):
+                chosen(opener, load, "day = 8")
+        else:
+            assert not chosen(opener, load, "day = 8").report.is_repeated
+        assert len(server.asked) >= 2
+        assert not first.report.is_repeated
+
+
+def test_a_scan_of_a_scan_shares_its_listing_while_the_table_stays() -> None:
+    """The server is asked what the table is, and its files only where it has moved on."""
+    listing = lines(100, numFiles=100)
+    moved = [listing[0], {"metaData": {**listing[1]["metaData"], "version": 8}}, *listing[2:]]
+    newer = {"Delta-Table-Version": "8"}
+    with ScriptedServer() as server:
+        server.on("/metadata", *[Reply(listing[:2], headers=HEADERS)] * 3, Reply(moved[:2], headers=newer))
+        server.on("/query", Reply(listing, headers=WHOLE), Reply(moved, headers={**WHOLE, **newer}))
+        scan = (
+            SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+            .table("s.d.t")
+            .scan()
+        )
+        scan.plan()
+        for where, days in (("day = 7", 2), ("day > 40", 18)):
+            narrower = scan.where(where).plan()
+            assert (narrower.report.is_repeated, len(narrower.files)) == (True, days)
+        later = scan.select("id").plan()
+        assert (later.report.is_repeated, later.report.version, later.report.files) == (False, 8, 100)
+
+
+def test_a_listing_goes_with_its_load(client: SharingClient) -> None:
+    opener, load = client.table("s.d.t").scan().opened()
+    kept = len(LISTINGS)
+    planned = chosen(opener, load, None)
+    assert len(LISTINGS) == kept + 1
+    assert 30 * COUNT < planned.report.kept_bytes < 300 * COUNT
+    del opener, load, planned
+    gc.collect()
+    assert len(LISTINGS) == kept
 
 
 def test_a_task_has_all_that_its_line_says(client: SharingClient) -> None:

@@ -15,7 +15,7 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan_reader import LEAVES, Doubt, FilePass
+from delta_sharing_spark.native.plan_reader import LEAVES, FilePass, Pause
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.scan import pace
@@ -70,7 +70,7 @@ def test_only_the_columns_of_a_scan_are_fetched_and_each_once(
     server: SharingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first reader of all takes long over what it has, and nothing else is fetched; another scan finds the bytes held."""
-    monkeypatch.setattr(plan_reader, "LEAVES", Doubt(60.0, 60.0))
+    monkeypatch.setattr(plan_reader, "LEAVES", Pause(60.0, 60.0))
     with served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, native, address):
         scan = read_by(native, address, "id", "c0", "inner.y")
         remote = [RemoteFile(file) for file in files_of(native, scan)]  # all footers are there

@@ -114,14 +114,16 @@ def test_who_would_hold_too_much_waits_for_others() -> None:
 
 
 def test_of_a_row_group_too_large_to_be_fetched_at_once_the_first_part_is_fetched_ahead() -> None:
-    """Its next part is, once the first one is being read, until there is no more room."""
+    """Its next parts are, until there is no more room, and once it is being read what is fetched at once is not counted."""
     budget = Budget(Bounds(held=64 * MIB, ahead=20 * MIB))
     storage = TimedStorage(0, 1e9)
     held, shown = HeldChunks(budget, pace.Pace()), ShownFile(storage, Layout(1 << 40, b"", ()))
     chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 10 * GROUP, GROUP)]
     try:
-        for first, count in ((0, 2), (0, 2), (2, 4), (4, 5), (4, 5), (5, 5)):
-            held.fetch_ahead((0, 0), shown, chunks[first:])
+        for read, count in ((0, 2), (0, 4), (0, 5), (0, 5), (1, 7), (2, 7), (3, 7)):
+            for chunk in chunks[:read]:
+                held.was_read((0, 0), chunk.column)
+            held.fetch_ahead((0, 0), shown, chunks[read:])
             assert [held.find((0, 0), chunk) is not None for chunk in chunks] == [n < count for n in range(10)]
     finally:
         held.close()

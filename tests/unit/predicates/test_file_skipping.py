@@ -369,11 +369,14 @@ def test_a_column_that_a_file_lacks_is_null() -> None:
 
 @settings(max_examples=200)
 @given(
-    st.sampled_from(["a2 = 5", "a2 > 3 AND a2 <= 7", "a >= 2 AND s = 'b'", "a2 < 4 OR a = 1", "a2 IN (2, 4)", "a > 1"]),
+    st.sampled_from(["a2 = 5", "a2 > 3 AND a2 <= 7", "a >= 2 AND s = 'b'", "a2 < 4 OR a = 1", "a2 IN (2, 4)", "a > 1", "d > '1970-01-02'", "d = '2020-02-02'"]),
     st.lists(
         st.one_of(
             st.none(),
-            st.sampled_from(["", "{}", "null", "[]", "{", '{"minValues":null}', '{"minValues":{"a2":1.5}}', '{"minValues"\n:{}}']),
+            st.sampled_from(["", "{}", "null", "[]", "{", '{"minValues":null}', '{"minValues":{"a2":1.5}}', '{"minValues"\n:{}}',
+                             '{}\n{"minValues":{"a2":9},"maxValues":{"a2":9}}', " ", '{"maxValues":{"d":"19700102"}}', '{"maxValues":{"d":5}}',
+                             '{"minValues":{"a2":1e999}}', '{"minValues":{"a2":9223372036854775808,"a":true}}']),
+            st.builds(lambda d: stats_of(d=d), st.lists(st.sampled_from(["1969-12-31", "1970-01-02", "2020-02-02", "x"]), min_size=2, max_size=2)),
             st.builds(stats, st.sampled_from(["a2", "a", "s"]), st.integers(-2, 9), st.integers(-2, 9), st.sampled_from([None, 0, 10])),
         ),
         min_size=1,

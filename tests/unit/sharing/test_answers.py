@@ -23,7 +23,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.schema.table_records import Format, Metadata, Protocol
+from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.response import Page, line_blocks, parse_page
 from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord
 from unit.sharing.scripted_server import (
@@ -96,7 +96,7 @@ def test_the_parquet_format() -> None:
         "T",
         SCHEMA_STRING,
         ("p",),
-        Format("Parquet"),
+        "Parquet",
         "n",
         "d",
         {"k": "v"},

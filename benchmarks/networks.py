@@ -1,0 +1,140 @@
+"""Each way over a near and a slow network, from the first read of a process on: seconds, requests, bytes, processor, memory.
+
+    python benchmarks/networks.py                                  three tables, three ways, loopback and slow
+    python benchmarks/networks.py --scale 0.1 --turns 1 --tables wide --ways lane --networks slow
+
+``slow`` is 40 ms before an answer and 30 MB/s a connection; others are given as seconds and bytes a second (``0.1,10e6``).
+Each way reads each table in a process of its own. Where Spark reads, it has read a local Parquet file and run one
+``mapInPandas`` before. ``under way`` are requests for data at once, the most and the mean from the first to the last: they tell
+on a busy machine too what seconds tell on a quiet one. ``first`` is the first turn of all queries, ``best`` the best later one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gate import QUERIES, ask, processor_seconds
+from reading import NARROW, write_tables
+from scan import session
+from served import BANDWIDTH, LATENCY, Served
+
+WAYS = ("lane", "python", "to_arrow")
+#: Queries that are asked of the client, which aggregates nothing.
+BY_CLIENT = QUERIES[:2]
+
+
+def reader(way: str, table: str, profile: Path) -> Callable[[str], object]:
+    """What asks one query, by its title."""
+    from delta_sharing_spark import SharingClient
+
+    selected = SharingClient(str(profile)).table(f"bench.file.{table}")
+    if way == "to_arrow":
+        import pyarrow  # noqa: F401 - as a user has it
+
+        narrow = NARROW[table].split(",")
+        return lambda title: selected.scan(columns=None if title == QUERIES[0] else narrow).to_arrow().num_rows
+    spark = session()
+    with tempfile.TemporaryDirectory() as directory:
+        spark.range(1000).write.parquet(f"{directory}/warm")
+        spark.read.parquet(f"{directory}/warm").mapInPandas(lambda frames: frames, "id long").count()
+    engine = "native" if way == "lane" else "python"
+    return lambda title: ask(title, table, selected.scan().to_spark(spark, engine=engine))
+
+
+def answer(way: str, table: str, profile: Path) -> None:
+    """Ask each query whose title comes by standard input; tell its seconds, processor seconds and the peak memory in MiB."""
+    run = reader(way, table, profile)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        burnt, began = processor_seconds(), time.perf_counter()
+        run(line.strip())
+        seconds, cpu = time.perf_counter() - began, processor_seconds() - burnt
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps([seconds, cpu, peak]), flush=True)
+
+
+def measure(way: str, table: str, server: Served, profile: Path, turns: int, size: int) -> None:
+    """Print a line for each query."""
+    command = [sys.executable, __file__, "--answer", way, table, str(profile)]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    titles = BY_CLIENT if way == "to_arrow" else QUERIES
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != "ready":
+            if process.poll() is not None:
+                raise RuntimeError(f"{way} cannot read {table}")
+        results: dict[str, list[list[float]]] = {title: [] for title in titles}
+        for _ in range(turns):
+            for title in titles:
+                server.served()
+                process.stdin.write(f"{title}\n")
+                process.stdin.flush()
+                while not (line := process.stdout.readline()).startswith("["):
+                    if process.poll() is not None:
+                        raise RuntimeError(f"{way} cannot read {table}")
+                most, mean = server.under_way()
+                requests, sent = server.served().get("data", [0, 0])
+                results[title].append([*json.loads(line), requests, sent, most, mean])
+        process.stdin.close()
+    for title, of_turns in results.items():
+        first, best = of_turns[0], min(of_turns[1:] or of_turns)
+        _, cpu, peak, requests, sent, _, _ = best
+        part = f"{sent / size:.3f}" if title == QUERIES[0] else ""
+        print(
+            f"{table:6} {way:9} {title:14} {first[0]:7.2f} {best[0]:7.2f} s {cpu:7.2f} cpu {peak:6.0f} MiB {requests:6.0f} requests "
+            f"{sent / 1e6:8.1f} MB {part:6} under way {first[5]:3.0f}, {first[6]:5.1f}; {best[5]:3.0f}, {best[6]:5.1f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--tables", nargs="*", default=list(NARROW), choices=list(NARROW))
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--networks", nargs="*", default=["loopback", "slow"])
+    parser.add_argument("--keep", type=Path, help="a directory for the tables, used again where it holds them")
+    parser.add_argument("--answer", nargs=3, metavar=("WAY", "TABLE", "PROFILE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.answer:
+        way, table, path = arguments.answer
+        answer(way, table, Path(path))
+        return
+    with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as temporary:
+        directory = arguments.keep or Path(temporary)
+        is_there = (directory / "small").is_dir()
+        tables = {name: directory / name for name in NARROW} if is_there else write_tables(directory, arguments.scale)
+        server = Served(tables)
+        try:
+            profile = Path(temporary) / "bench.share"
+            profile.write_text(server.profile)
+            for network in arguments.networks:
+                if network != "loopback":
+                    shape: Any = (LATENCY, BANDWIDTH) if network == "slow" else map(float, network.split(","))
+                    server.shape(*shape)
+                print(
+                    f"\n{network}, scale {arguments.scale}: first and best seconds of {arguments.turns} turns",
+                    flush=True,
+                )
+                for table in arguments.tables:
+                    size = sum(file.stat().st_size for file in tables[table].glob("*.parquet"))
+                    for way in arguments.ways:
+                        measure(way, table, server, profile, arguments.turns, size)
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -191,7 +191,7 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
         if report.is_repeated
         else "whose listing stays for other queries, in"
     )
-    kept = f", {listed} {size_text(report.kept_bytes)} of memory" if report.kept_bytes else ""
+    kept = f", {listed} {size_text(report.listing_bytes)} of memory" if report.listing_bytes else ""
     lines.append(f"listed     {counted(report.listed, 'file')}{kept}")
     for rule, count in report.skipped.items():
         lines.append(f"skipped    {counted(count, 'file')} by {rule}")

@@ -185,10 +185,10 @@ class CachedLogStore:
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
         with self._lock:
-            kept = self._files.get(path)
-            if kept is not None:
+            content = self._files.get(path)
+            if content is not None:
                 self._files.move_to_end(path)
-                return kept
+                return content
             self._check_present(path)
         data = self._asked(self._store.read, path)
         with self._lock:
@@ -206,17 +206,17 @@ class CachedLogStore:
     def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         """See ``LogStore.list_from``."""
         with self._lock:
-            kept = self._listings.get(relative_dir)
-        if kept is None or (start_name < kept[0] and kept[1] is not None):
+            listing = self._listings.get(relative_dir)
+        if listing is None or (start_name < listing[0] and listing[1] is not None):
             start = start_name
             if relative_dir == LOG_DIR and self._first_version is not None:
                 start = min(start, f"{self._first_version:020d}.")
             entries = self._store.list_from(relative_dir, start)
-            kept = (start, entries)
+            listing = (start, entries)
             with self._lock:
-                self._listings[relative_dir] = kept
+                self._listings[relative_dir] = listing
                 self._infos.update((f"{relative_dir}/{entry.name}", entry) for entry in entries or ())
-        return None if kept[1] is None else [entry for entry in kept[1] if entry.name >= start_name]
+        return None if listing[1] is None else [entry for entry in listing[1] if entry.name >= start_name]
 
     def info(self, path: str) -> StoredObject:
         """See ``LogStore.info``."""

@@ -249,8 +249,8 @@ class FileSkipping:
         bits, bounds = self._by_partition(self.partition_key(partition_values))
         if not bits & TRUE:
             return SkipReason.PARTITION_VALUES
-        is_kept = bits == TRUE or not stats or self._by_statistics(stats, bounds)
-        return SkipReason.KEEP if is_kept else SkipReason.STATISTICS
+        must_read = bits == TRUE or not stats or self._by_statistics(stats, bounds)
+        return SkipReason.KEEP if must_read else SkipReason.STATISTICS
 
     def reasons(
         self,

@@ -3,8 +3,8 @@
 A hint holds for every row that the predicate passes, and for others. A part without a hint is left out under AND and
 takes the whole of an OR with it. NOT is pushed down to the comparisons first, so that neither rule is ever applied
 upside down. Servers compare a literal with a file's ``[min, max]``, and the reference server answers ``not`` and
-``isNull`` over such a range wrongly (it drops files that hold matches): ``not(isNull)`` is sent for partition columns
-only, and ``isNull`` never, for a NULL partition may be written as the empty string.
+``isNull`` over such a range wrongly: it drops files that hold matches. So ``not(isNull)`` is sent for partition columns
+only. ``isNull`` is never sent, for a NULL partition may be written as the empty string.
 """
 
 from __future__ import annotations

@@ -31,8 +31,10 @@ def _column(name: str, kind: str, field_id: int) -> Field:
 _POSITIONS = Struct((_column("file_path", "string", _PATH_ID), _column("pos", "long", _POSITION_ID)))
 
 _Positions = dict[str, "BitMap64"]
-_positions: ProcessCache[tuple[str, str], tuple[_Positions, int]] = ProcessCache(256, lambda kept: kept[1], _KEPT_BYTES)
-_keys: ProcessCache[tuple[str, DeleteFile], pa.Table] = ProcessCache(256, lambda kept: kept.nbytes, _KEPT_BYTES)
+_positions: ProcessCache[tuple[str, str], tuple[_Positions, int]] = ProcessCache(
+    256, lambda entry: entry[1], _KEPT_BYTES
+)
+_keys: ProcessCache[tuple[str, DeleteFile], pa.Table] = ProcessCache(256, lambda keys: keys.nbytes, _KEPT_BYTES)
 
 
 def deleted_rows(task: FileTask, table: str, read: ReadColumns) -> BitMap64 | None:

@@ -68,7 +68,7 @@ class SharedLoad(DataSource):
         is_kept: Whether something keeps it that may read it again.
     """
 
-    is_kept = False
+    is_cached = False
 
     def __init__(self, own: DataSource) -> None:
         super().__init__(format=own._format, options=own._options, paths=own._paths)
@@ -76,7 +76,7 @@ class SharedLoad(DataSource):
     def plan(self, session: Any) -> Any:
         writing = _writing.get()
         if writing is None:
-            self.is_kept = True
+            self.is_cached = True
             return super().plan(session)
         writing.met.append(self)
         other = writing.replaced.get(self)
@@ -160,7 +160,7 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
         frame = DataFrame(frame._plan._child, spark)  # type: ignore[arg-type]
     with _written(_Writing()) as writing:
         frame._plan.plan(spark.client)
-    loads = [load for load in dict.fromkeys(writing.met) if not load.is_kept]
+    loads = [load for load in dict.fromkeys(writing.met) if not load.is_cached]
     if not loads:
         return {}
     try:

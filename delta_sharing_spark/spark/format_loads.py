@@ -226,13 +226,13 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
     def opened() -> Opened:
         opener = TableOpener(negotiated_table(parsed))
         load = resolve_opened(opener)
-        return opener, load if schema is None else _as_given(load, schema)
+        return opener, load if schema is None else _with_schema(load, schema)
 
     table = str(parse_address(parsed.path).table)
     return lane_frame(spark, table, engine, opened, lambda listing: None)  # no client is there to be told
 
 
-def _as_given(load: ResolvedScan, schema: str) -> ResolvedScan:
+def _with_schema(load: ResolvedScan, schema: str) -> ResolvedScan:
     """The load with the columns of a schema that the user gave.
 
     Raises:

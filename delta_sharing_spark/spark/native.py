@@ -228,7 +228,7 @@ def raise_causes(is_connected: bool) -> None:
 
     PySpark has no class for such an error of Java's, and would print sixty lines of it; over Connect it names a file of the
     gateway's, above a hundred lines. This wraps the function by which PySpark itself turns Java's exceptions, or a Connect server's,
-    into its own; PySpark replaces the first with each new session, hence the call with each load.
+    into its own. PySpark replaces the first with each new session, hence the call with each load.
     """
     if is_connected:
         CONNECT_ERROR.apply(_raising_connect_causes)

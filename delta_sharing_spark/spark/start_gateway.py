@@ -13,8 +13,8 @@ def start(settings: dict[str, Any]) -> dict[str, Any]:
             that this machine may have; and what ``native.machine_gateway.main`` reads.
 
     Returns:
-        ``name`` and ``identity``, the machine's; ``hosts``, those of the names that are its own; and ``lacks``, what keeps it
-        from having a gateway, where something does, with ``is_missing`` where that is the package.
+        ``name`` and ``identity``, the machine's; ``hosts``, those of the names that are its own. ``lacks`` is what
+        keeps it from having a gateway, where something does, with ``is_missing`` where that is the package.
     """
     import json
     import os

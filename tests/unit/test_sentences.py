@@ -58,15 +58,16 @@ def docstrings(source: str) -> Iterator[str]:
 def comments(source: str) -> Iterator[str]:
     """The comments of a module; those that have lines to themselves, one after the other, are one."""
     block: list[str] = []
-    before = 0
+    before = 0  # the line of a comment that had it to itself
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
-        if token.start[0] != before + 1 or token.line[: token.start[1]].strip():
+        is_alone = not token.line[: token.start[1]].strip()
+        if token.start[0] != before + 1 or not is_alone:
             yield "\n".join(block)
             block = []
         block.append(token.string.lstrip("#: "))
-        before = token.start[0]
+        before = token.start[0] if is_alone else 0
     yield "\n".join(block)
 
 

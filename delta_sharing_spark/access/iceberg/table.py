@@ -100,18 +100,18 @@ class IcebergTable(OpenTable):
             self._refuse("readChangeFeed")
         metadata, ref = self._metadata, self._negotiated.options.ref
         schema = metadata.schemas[metadata.current_schema]
-        found = metadata.current
+        snapshot_id = metadata.current
         if as_of.version is not None or as_of.moment is not None:
-            found = metadata.snapshot_at(to_millis(as_of.moment)) if as_of.moment is not None else as_of.version
+            snapshot_id = metadata.snapshot_at(to_millis(as_of.moment)) if as_of.moment is not None else as_of.version
         elif ref is not None:
-            found, is_branch = metadata.ref(ref)
-        if found is not None:
-            snapshot = metadata.snapshot(found)
+            snapshot_id, is_branch = metadata.ref(ref)
+        if snapshot_id is not None:
+            snapshot = metadata.snapshot(snapshot_id)
             # A branch is read by the table's schema, as the newest snapshot is (Iceberg, "Snapshot References").
             if as_of != AsOf() or (ref is not None and not is_branch):
                 schema = metadata.schema_of(snapshot)
         shape = TableShape(metadata.id, schema, (), "id", may_have_vectors=metadata.version > 1)
-        return TableState(found, shape)
+        return TableState(snapshot_id, shape)
 
     def newest_version(self) -> int:
         self._refuse("a stream")
@@ -137,7 +137,7 @@ class IcebergTable(OpenTable):
             self._key_column,
             lambda spec_id: not self._spec(spec_id),
         )
-        files, listed, known = FileList(), 0, 0
+        files, listed, rows = FileList(), 0, 0
         for entries in self._read([m for m in manifests if m.content == DATA]):
             tasks = []
             for entry in entries:
@@ -147,8 +147,8 @@ class IcebergTable(OpenTable):
             for task in pruner.remaining(tasks):
                 self._check(task)
                 files.append(task)
-                known += live_rows(task) or 0
-            if scan.rows_needed is not None and known >= scan.rows_needed:
+                rows += live_rows(task) or 0
+            if scan.rows_needed is not None and rows >= scan.rows_needed:
                 break
         conditions.count_into(pruner)
         return FileListing(files, self._renewed(files), scan.version, listed)

@@ -18,9 +18,9 @@ _ADVICE = "restart the stream to read with the new schema; if that does not help
 class SchemaPolicy:
     """A stream's schema, and how the table's may differ from it at a version.
 
-    Columns are told by their physical names. Up to the version that the stream's schema is of, a column that is not
-    there yet reads as NULL, and one that had another name is read under the stream's. After it, a column that was
-    dropped or renamed is an error. A narrower type is widened. A column that the stream lacks is data that would be
+    Columns are told by their physical names. Up to the version of the stream's schema, a column that is not there yet
+    reads as NULL, and one that had another name is read under the stream's. After it, a column that was dropped or
+    renamed is an error. A narrower type is widened. A column that the stream lacks is data that would be
     left out: an error, unless the stream chose not to read such columns or ``allowAddedColumns`` is set. Another type
     or physical column, other partition columns and a NOT NULL that was given up are always errors.
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.asking import iso, transport_of
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.row_limit import has_limit, smaller
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, has_limit, smaller_limit
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.options.declared import overridden
@@ -197,7 +196,7 @@ def narrowed(options: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
 
             joined[name] = both_conditions(earlier, value)
         elif name.lower() == "limit":
-            rows = smaller(*(count(name, text, timezone.utc) for text in (earlier, value)))
+            rows = smaller_limit(*(count(name, text, timezone.utc) for text in (earlier, value)))
             joined[name] = option_text(rows)
     return joined
 

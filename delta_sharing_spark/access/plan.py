@@ -11,8 +11,7 @@ from delta_sharing_spark.access.contract import FileListing, OpenTable, SplitAcc
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
 from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.row_limit import smaller
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, smaller_limit
 from delta_sharing_spark.access.table_shape import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
@@ -122,7 +121,9 @@ def plan(
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     count_files(spec.table, report.listed, report.skipped)
     rows = (files.live_rows() if listing.rows is None else listing.rows) if pruner.predicate_is_decided else None
-    return ScanPlan(spec, chosen, listing.access, splits, report, None if rows is None else smaller(rows, limit.own))
+    return ScanPlan(
+        spec, chosen, listing.access, splits, report, None if rows is None else smaller_limit(rows, limit.own)
+    )
 
 
 def count_files(table: str, listed: int, skipped: Mapping[str, int]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from delta_sharing_spark.access.row_limit import RowLimit
 from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
@@ -52,6 +52,46 @@ class NegotiatedTable:
     table: TableName
     head: TableSnapshotHead = field(repr=False)
     decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class RowLimit:
+    """The limits of a load that is listed for a query: how they combine, and who may act by them.
+
+    A load's own limit is of the rows that fulfil its ``where``; which rows they are follows from the load alone. So a condition of a query
+    must not skip anything of such a load: other rows would be among its first ones. A query's limit says that so many rows of a load
+    are enough, whichever they are. Files are left out for a limit where each of their rows counts: not where the load has a ``where``. A
+    split applies its load's own limit, and no other.
+
+    Attributes:
+        own: The load's own; None for all its rows.
+        enough: So many of these are enough for the query; None for all.
+        is_filtered: Whether the load has a ``where``.
+    """
+
+    own: int | None
+    enough: int | None
+    is_filtered: bool
+
+    @property
+    def lets_conditions_skip(self) -> bool:
+        """Whether a condition of the query may skip files and row groups."""
+        return self.own is None
+
+    @property
+    def rows_listed(self) -> int | None:
+        """The rows whose files are enough to list; None where all files are needed."""
+        return None if self.is_filtered else smaller_limit(self.own, self.enough)
+
+
+def smaller_limit(first: int | None, second: int | None) -> int | None:
+    """The limit that two limits are together; None is no limit."""
+    return min((rows for rows in (first, second) if rows is not None), default=None)
+
+
+def has_limit(options: Iterable[str]) -> bool:
+    """Whether a load with options of these names has a limit of its own."""
+    return "limit" in map(str.lower, options)
 
 
 @dataclass(frozen=True, slots=True)

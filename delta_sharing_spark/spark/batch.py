@@ -128,7 +128,7 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         """Query the server, or replay the log, and balance the files into splits."""
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
-        from delta_sharing_spark.access.row_limit import smaller
+        from delta_sharing_spark.access.resolved_scan import smaller_limit
 
         with table_named(self._options.path):
             scan = self._scan or resolve(self._options)
@@ -139,7 +139,7 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         if self._filters:
             scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
         elif self._limit is not None:
-            limit = smaller(self._limit, scan.options.limit)
+            limit = smaller_limit(self._limit, scan.options.limit)
             scan = replace(scan, options=replace(scan.options, limit=limit))
         return SplitPartition.of(plan(scan, required).splits)
 

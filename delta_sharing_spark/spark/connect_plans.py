@@ -28,7 +28,7 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 from pyspark.sql.types import DataType as SparkType
 
 from delta_sharing_spark.access.load import Load, cheapest_column, narrowed
-from delta_sharing_spark.access.row_limit import has_limit
+from delta_sharing_spark.access.resolved_scan import has_limit
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.predicates import tree

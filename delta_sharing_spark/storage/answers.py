@@ -83,7 +83,7 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: st
     is_ended = any(code in cloud.ended_codes for cloud in clouds)
     is_credential = any(code in cloud.credential_codes for cloud in clouds)
     if is_ended or is_credential or status in (401, 403) or (label == "HTTP 400" and method == "HEAD"):
-        if is_ended or any(cloud.ended is not None and re.search(cloud.ended, text) for cloud in clouds):
+        if is_ended or any(cloud.end_text is not None and re.search(cloud.end_text, text) for cloud in clouds):
             return StorageRefusal(label, "ended")
         # A HEAD of S3 with a credential that has ended is answered with a bare 400.
         return StorageRefusal(label, "credential" if is_credential or status in (400, 401) else "request")

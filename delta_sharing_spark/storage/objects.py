@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import requests
 
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError
 from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, tells_length
 from delta_sharing_spark.network.connections import Canceller, canceller_here
-from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.network.urls import UrlError, host_of, parse_url
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
@@ -130,16 +129,16 @@ class Storage:
         if self._cloud is None:
             return local_files.entries(directory, start_name, what)
         prefix = f"{directory.key}/" if directory.key else ""
-        listed: list[StoredObject] = []
+        objects: list[StoredObject] = []
         token: str | None = None
         while True:
             entries, token = self.list_page(directory, token, start_name, what=what)
             for key, size, modified in entries:
                 name = key[len(prefix) :]
                 if key.startswith(prefix) and name and "/" not in name and name >= start_name:
-                    listed.append(StoredObject(name, size, modified))
+                    objects.append(StoredObject(name, size, modified))
             if token is None:
-                return sorted(listed)
+                return sorted(objects)
 
     def list_page(
         self, directory: Location, token: str | None, start_name: str = "", *, deep: bool = False, what: str
@@ -212,6 +211,15 @@ class CloudWay(HttpWay):
     """
 
     most_corrections = 2
+    endless = "{host} goes on naming other regions or times; set the option storageRegion, and check the clock of this machine"
+    unreachable = (
+        "the storage at {host} could not be reached ({failure}); check the network from this machine to {host}, "
+        "or use accessMode=url if the server offers it"
+    )
+    not_ready = (
+        "the storage at {host} goes on answering that it is not ready ({failure}); try again later, "
+        "or use accessMode=url if the server offers it"
+    )
 
     def __init__(self, storage: Storage, cloud: Cloud, method: str, url_of: Callable[[], str], what: str) -> None:
         super().__init__(storage.settings, what)
@@ -246,34 +254,10 @@ class CloudWay(HttpWay):
     def failure(self, request: Request, answer: requests.Response, body: bytes) -> Exception:
         return failure_of(answer.status_code, answer.headers, body, what=self.what, method=self._method, host=self.host)
 
-    def gave_up(self, failure: RetryableError) -> DeltaSharingError:
-        host = self.host
-        if failure.error is not None:
-            return failure.error
-        if failure.busy:
-            return NetworkError(
-                f"{self.what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "
-                f"or use accessMode=url if the server offers it",
-                host=host,
-                busy=True,
-            )
-        return NetworkError(
-            f"{self.what}: the storage at {host} could not be reached ({failure}); "
-            f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
-            host=host,
-        )
-
     def address_refused(self, request: Request, address: str) -> DeltaSharingError:
         return FileError(
             f"{self.what}: the storage at {self.host} leads to {address}, an address of this machine or its network; name "
             f"it in the option storageEndpoint if you trust it",
-            file=self.what,
-        )
-
-    def endless(self) -> DeltaSharingError:
-        return FileError(
-            f"{self.what}: {self.host} goes on naming other regions or times; set the option storageRegion, and check the "
-            f"clock of this machine",
             file=self.what,
         )
 

@@ -178,14 +178,14 @@ def _in_place_of(path: Path) -> tuple[int, Path]:
 
 def _is_without_owners(path: Path, descriptor: int) -> bool:
     """Whether the file system tells no owners and modes, so that a file made now looks like another's too."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         return False
-    tried, fresh = make_beside(path)
+    trial, fresh = make_beside(path)
     try:
-        return not is_own(os.fstat(tried))
+        return not is_own(os.fstat(trial))
     finally:
-        os.close(tried)
+        os.close(trial)
         fresh.unlink()
 
 
@@ -207,8 +207,8 @@ def _lock(descriptor: int) -> bool | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as refused:
-        if refused.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+    except OSError as refusal:
+        if refusal.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             raise
         return None
     return True
@@ -219,15 +219,15 @@ def _remove_abandoned(path: Path) -> None:
     form = re.compile(rf"{re.escape(path.stem)}(\.[0-9a-f]{{8}})+{re.escape(path.suffix)}")
     with suppress(OSError), os.scandir(path.parent) as entries:
         for name in [entry.name for entry in entries if form.fullmatch(entry.name)]:
-            abandoned = path.with_name(name)
+            stale = path.with_name(name)
             with suppress(OSError):
                 if os.name == "nt":  # it removes no file that is open
-                    abandoned.unlink()
+                    stale.unlink()
                     continue
-                descriptor = os.open(abandoned, os.O_RDWR | _FLAGS)
+                descriptor = os.open(stale, os.O_RDWR | _FLAGS)
                 try:
                     if is_own(os.fstat(descriptor)) and _lock(descriptor):
-                        abandoned.unlink()
+                        stale.unlink()
                 finally:
                     os.close(descriptor)
 

@@ -75,14 +75,14 @@ class Place:
         if self.root.is_local:
             yield from self._local_entries(below, deep)
             return
-        directory, skipped = self._location(below), len(self.root.key) + 1 if self.root.key else 0
+        directory, root_length = self._location(below), len(self.root.key) + 1 if self.root.key else 0
         prefix = f"{directory.key}/" if directory.key else ""
         token: str | None = None
-        seen: set[str] = set()
-        what = f"the listing of {self._named(below)}"
+        markers: set[str] = set()
+        what = f"the listing of {self._name_of(below)}"
         while True:
-            listed = partial(Storage.list_page, directory=directory, token=token, deep=deep, what=what)
-            page, token = self._run(what, listed)
+            list_page = partial(Storage.list_page, directory=directory, token=token, deep=deep, what=what)
+            page, token = self._run(what, list_page)
             for key, size, modified in page:
                 if not key.startswith(prefix):
                     raise FileError(f"{what} has {key!r}, which lies elsewhere; ask the provider to check the storage")
@@ -90,10 +90,10 @@ class Place:
                 if key == prefix or (is_marker and deep):
                     continue
                 if is_marker:  # a marker beside what lies below it
-                    if key in seen:
+                    if key in markers:
                         continue
-                    seen.add(key)
-                yield StoredObject(key[skipped:], size, modified)
+                    markers.add(key)
+                yield StoredObject(key[root_length:], size, modified)
             if token is None:
                 return
 
@@ -107,12 +107,12 @@ class Place:
         below = self.checked(path)
         if not below:
             return StoredObject("/", 0, 0)
-        location, what = self._location(below), self._named(below)
+        location, what = self._location(below), self._name_of(below)
         if self.root.is_local:
             return self._local_info(below)
         try:
-            found = self._run(what, lambda storage: storage.info(location, what=what))
-            return StoredObject(below, found.size, found.modified_ms)
+            details = self._run(what, lambda storage: storage.info(location, what=what))
+            return StoredObject(below, details.size, details.modified_ms)
         except NoSuchFileError:
             if next(self.entries(below), None) is not None:
                 return StoredObject(below + "/", 0, 0)
@@ -120,7 +120,7 @@ class Place:
 
     def version(self, file: StoredObject, etag: str | None = None) -> FileVersion:
         """What all answers of one reading of a file are compared with."""
-        return FileVersion(self._named(file.name), file.size, etag, _CHANGED)
+        return FileVersion(self._name_of(file.name), file.size, etag, _CHANGED)
 
     def read(self, path: str, version: FileVersion, start: int, length: int, canceller: Canceller) -> memoryview:
         """Exactly ``length`` bytes of a file from ``start``; a transfer that breaks goes on from the byte it reached.
@@ -158,7 +158,7 @@ class Place:
     def _location(self, below: str) -> Location:
         return replace(self.root, key=f"{self.root.key}/{below}" if self.root.key else below) if below else self.root
 
-    def _named(self, below: str) -> str:
+    def _name_of(self, below: str) -> str:
         return f"{below} of {self.name}" if below else self.name
 
     # Local directories, whose links could lead elsewhere
@@ -166,10 +166,10 @@ class Place:
     def _local_entries(self, below: str, deep: bool) -> Iterator[StoredObject]:
         self._refuse_links(below)
         try:
-            found = sorted(os.scandir(self._location(below).path), key=lambda entry: entry.name)
+            directory_entries = sorted(os.scandir(self._location(below).path), key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return
-        for entry in found:
+        for entry in directory_entries:
             path = f"{below}/{entry.name}".lstrip("/")
             self._refuse_links(path)
             if entry.is_file():
@@ -194,7 +194,7 @@ class Place:
         root = os.path.realpath(self.root.path)
         if os.path.realpath(os.path.join(root, below)) != os.path.normpath(os.path.join(root, below)):
             raise FileError(
-                f"{self._named(below)} is a link, or lies behind one, and links are not followed; ask the provider to share "
+                f"{self._name_of(below)} is a link, or lies behind one, and links are not followed; ask the provider to share "
                 f"the file itself",
                 file=below,
             )

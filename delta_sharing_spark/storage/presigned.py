@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import requests
 
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING
-from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target, scheme_of
 from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, reason_of
 from delta_sharing_spark.storage.range_reader import (
@@ -29,49 +27,41 @@ from delta_sharing_spark.storage.range_reader import (
 _EXPIRED_BODY = re.compile(rb"(?i)expired|AuthenticationFailed|InvalidToken|TokenRefreshRequired|SignatureDoesNotMatch")
 
 
-@dataclass(frozen=True, slots=True)
-class _FewRenewals:
-    """A lease of URLs that is asked for another one ``MAX_RENEWALS`` times in one read."""
-
-    lease: Lease[str]
-    settings: StorageSettings
-
-    def current(self) -> str:
-        return self.lease.current()
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
-        if refusals > MAX_RENEWALS:
-            action = action_of(refusal, "reload the table, and ask the provider if it goes on")
-            raise FileError(
-                f"file {name}: the storage {host_of(source)} refused it again after {MAX_RENEWALS} renewals "
-                f"({reason_of(refusal)}); {action}",
-                file=name,
-            ) from None
-        if refusals > 1:
-            self.settings.sleep(SETTLING)
-        self.lease.refused(source, name, refusal, refusals)
-
-
 def url_reader(lease: Lease[str], settings: StorageSettings, *, name: str, size: int | None) -> RangeReader[str]:
     """A ``ByteSource`` over presigned URLs. Requests never carry the sharing token.
 
     Args:
-        lease: Gives the URL.
+        lease: Gives the URL; one read asks for another ``MAX_RENEWALS`` times.
         name: How errors name the file.
         size: Planned bytes; a storage that reports another total is an error. None where the plan does not say.
     """
+
+    def check(url: str, refusal: PermissionError, refusals: int) -> None:
+        if refusals > MAX_RENEWALS:
+            action = action_of(refusal, "reload the table, and ask the provider if it goes on")
+            raise FileError(
+                f"file {name}: the storage {host_of(url)} refused it again after {MAX_RENEWALS} renewals "
+                f"({reason_of(refusal)}); {action}",
+                file=name,
+            ) from None
+        if refusals > 1:
+            settings.sleep(SETTLING)
+
     version = FileVersion(name, size)
     # A URL is looked at once, and asked for many ranges.
     way = lru_cache(maxsize=1)(lambda url: PresignedUrl(url, version, settings))
-    return RangeReader(
-        _FewRenewals(lease, settings), lambda url, transfer, canceller: way(url).fill(transfer, canceller), version
-    )
+    return RangeReader(lease, lambda url, transfer, canceller: way(url).fill(transfer, canceller), version, check)
 
 
 class PresignedUrl(HttpWay):
     """The way by one URL; raises ConfigError or FileError where that may not be asked."""
 
     most_corrections = 5
+    endless = f"more than {most_corrections} redirects; ask the provider to check it"
+    unreachable = not_ready = (
+        "the storage could not be read ({failure}), tried for {seconds:.0f} s; check the network between the executors and "
+        "the storage, then run the query again"
+    )
 
     def __init__(self, url: str, version: FileVersion, settings: StorageSettings) -> None:
         super().__init__(settings, f"file {version.name}")
@@ -106,21 +96,8 @@ class PresignedUrl(HttpWay):
             return StorageRefusal(f"HTTP {status}", "ended")
         return self._version.changed("the storage says it is shorter") if status == 416 else failure
 
-    def gave_up(self, failure: RetryableError) -> DeltaSharingError:
-        return NetworkError(
-            f"{self.what}: the storage could not be read ({failure}), tried for {self.settings.retry_seconds:.0f} s; check "
-            f"the network between the executors and the storage, then run the query again",
-            file=self._version.name,
-        )
-
     def address_refused(self, request: Request, address: str) -> DeltaSharingError:
         return self._refused_host(f"{request.url.host}, which leads to {address},")
-
-    def endless(self) -> DeltaSharingError:
-        return FileError(
-            f"{self.what}: more than {self.most_corrections} redirects; ask the provider to check it",
-            file=self._version.name,
-        )
 
     def _refused_host(self, host: str) -> ConfigError:
         return ConfigError(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import requests
@@ -100,11 +100,11 @@ class FileVersion:
         self.etag, self._advice = etag, advice
         self._lock = threading.Lock()
 
-    def accept(self, requested: Range, status: int, headers: Mapping[str, str]) -> int:
-        """Check the head of an answer of status 200 or 206; returns how many bytes of its body come before ``requested``.
+    def accept(self, wanted: Range, status: int, headers: Mapping[str, str]) -> int:
+        """Check the head of an answer of status 200 or 206; returns how many bytes of its body come before ``wanted``.
 
         Args:
-            requested: The range that was asked for.
+            wanted: The range that was asked for.
             status, headers: Those of the answer; ``headers`` is looked up by names in lower case.
 
         Raises:
@@ -119,15 +119,15 @@ class FileVersion:
                 file=self.name,
             )
         if status == 206:
-            self._check_range(requested, headers.get("content-range", ""))
+            self._check_range(wanted, headers.get("content-range", ""))
         else:
-            declared = declared_length(headers)
-            if "content-range" in headers or (declared == requested.length != (self.size or requested.end)):
-                raise _whole_file(requested)
-            if declared is not None:
-                self._check_size(declared)
+            length = declared_length(headers)
+            if "content-range" in headers or (length == wanted.length != (self.size or wanted.end)):
+                raise _whole_file(wanted)
+            if length is not None:
+                self._check_size(length)
         self._check_etag(headers.get("etag"))
-        return 0 if status == 206 else requested.start
+        return 0 if status == 206 else wanted.start
 
     def changed(self, why: str) -> CorruptFileError:
         """The error of a file that was replaced since it was planned."""
@@ -135,10 +135,10 @@ class FileVersion:
             f"file {self.name} is not the one that was planned: {why}; {self._advice}", file=self.name
         )
 
-    def _check_range(self, requested: Range, text: str) -> None:
+    def _check_range(self, wanted: Range, text: str) -> None:
         match = _CONTENT_RANGE.fullmatch(text.strip())
-        if match is None or int(match[1]) != requested.start or not requested.start <= int(match[2]) < requested.end:
-            raise WrongRangeError(f"asked for bytes {requested.start}-{requested.end - 1}, got {text!r}")
+        if match is None or int(match[1]) != wanted.start or not wanted.start <= int(match[2]) < wanted.end:
+            raise WrongRangeError(f"asked for bytes {wanted.start}-{wanted.end - 1}, got {text!r}")
         if match[3] != "*":
             self._check_size(int(match[3]))
 
@@ -160,18 +160,18 @@ class Transfer:
     """The bytes of one range of a file, over as many requests as it takes: each asks for what is still missing.
 
     Args:
-        requested: The range.
+        whole: The range.
         version: What the answers are compared with.
 
     Attributes:
         arrived: How many bytes have arrived.
     """
 
-    def __init__(self, requested: Range, version: FileVersion) -> None:
+    def __init__(self, whole: Range, version: FileVersion) -> None:
         self.arrived = 0
-        self._requested, self._version = requested, version
+        self._whole, self._version = whole, version
         #: All of a range has its room at once: what grows is held up to an eighth larger, and twice while it moves.
-        self._room = np.empty(requested.length, dtype=np.uint8).data
+        self._room = np.empty(whole.length, dtype=np.uint8).data
 
     @property
     def data(self) -> memoryview:
@@ -181,7 +181,7 @@ class Transfer:
     @property
     def missing(self) -> Range:
         """The range that the next request asks for."""
-        return Range(self._requested.start + self.arrived, self._requested.end)
+        return Range(self._whole.start + self.arrived, self._whole.end)
 
     def keep(self, data: bytes) -> None:
         """Keep bytes that arrived otherwise than in an answer."""
@@ -196,8 +196,8 @@ class Transfer:
             CorruptFileError, FileError, WrongRangeError: As ``FileVersion.accept``.
             ReadCancelled
         """
-        asked, before = self.missing, self.arrived
-        skip = asked_from = self._version.accept(asked, response.status_code, response.headers)
+        missing, before = self.missing, self.arrived
+        skip = before_it = self._version.accept(missing, response.status_code, response.headers)
         fill = response.read_into if isinstance(response, PooledAnswer) else partial(_read_into, response)
         while skip or self.missing.length:
             room = memoryview(bytearray(min(skip, _CHUNK))) if skip else self._room[self.arrived :]
@@ -210,10 +210,10 @@ class Transfer:
                 self.arrived += count
             canceller.check()
         if self.missing.length:
-            if asked_from and asked_from - skip + self.arrived - before == asked.length:
+            if before_it and before_it - skip + self.arrived - before == missing.length:
                 self.arrived = before  # its bytes are those of another place
-                raise _whole_file(asked)
-            raise RetryableError(f"the body ended after {self.arrived} of {self._requested.length} bytes")
+                raise _whole_file(missing)
+            raise RetryableError(f"the body ended after {self.arrived} of {self._whole.length} bytes")
 
 
 def _read_into(response: requests.Response, room: memoryview) -> int:
@@ -237,13 +237,17 @@ class Lease(Protocol[_S]):
         """
 
 
+#: Looks at a refusal, and how many there were in one read, before another one is prepared; raises to end the read.
+Check: TypeAlias = Callable[[_S, PermissionError, int], None]
+
+
 def renewing(
     lease: Lease[_S],
     name: str,
     action: Callable[[_S], _T],
-    check: Callable[[_S, PermissionError, int], None] = lambda source, refusal, refusals: None,
+    check: Check[_S] = lambda source, refusal, refusals: None,
 ) -> _T:
-    """Do something with what a lease gives until that is not refused; ``check`` or the lease raise to end it."""
+    """Do something with what a lease gives until that is not refused."""
     refusals = 0
     while True:
         source = lease.current()
@@ -262,12 +266,19 @@ class RangeReader(Generic[_S]):
         lease: Gives what the file is asked for with.
         fill: Receives with it what a transfer is missing (``HttpWay.fill``).
         version: The file's name, planned size and ETag.
+        check: Looks at each refusal first.
     """
 
-    def __init__(self, lease: Lease[_S], fill: Callable[[_S, Transfer, Canceller], None], version: FileVersion) -> None:
+    def __init__(
+        self,
+        lease: Lease[_S],
+        fill: Callable[[_S, Transfer, Canceller], None],
+        version: FileVersion,
+        check: Check[_S] = lambda source, refusal, refusals: None,
+    ) -> None:
         self.name = version.name
         self.size = version.size if version.size is not None else UNKNOWN_SIZE
-        self._lease, self._fill, self._version = lease, fill, version
+        self._lease, self._fill, self._version, self._check = lease, fill, version, check
         self._canceller = Canceller(f"file {version.name}")
 
     def read(self, start: int, length: int) -> memoryview:
@@ -282,7 +293,12 @@ class RangeReader(Generic[_S]):
         try:
             with self._canceller.watching():
                 if length:
-                    renewing(self._lease, self.name, lambda source: self._fill(source, transfer, self._canceller))
+                    renewing(
+                        self._lease,
+                        self.name,
+                        lambda source: self._fill(source, transfer, self._canceller),
+                        self._check,
+                    )
         except FileNotFoundError:
             raise FileGoneError(
                 f"file {self.name}: the storage no longer has it; the table was probably rewritten or vacuumed: reload it",
@@ -326,9 +342,14 @@ class HttpWay(ABC):
 
     Attributes:
         most_corrections: How often the answers to one request may say how to ask otherwise.
+        endless: The error of more corrections, with ``{host}``.
+        unreachable, not_ready: The errors once the retries are used up, with ``{host}``, ``{failure}`` and ``{seconds}``.
     """
 
     most_corrections: ClassVar[int]
+    endless: ClassVar[str]
+    unreachable: ClassVar[str]
+    not_ready: ClassVar[str]
 
     def __init__(self, settings: StorageSettings, what: str) -> None:
         self.settings, self.what = settings, what
@@ -351,16 +372,8 @@ class HttpWay(ABC):
         """The error that such an answer means (``answers.failure_of``)."""
 
     @abstractmethod
-    def gave_up(self, failure: RetryableError) -> DeltaSharingError:
-        """The error once the retries are used up."""
-
-    @abstractmethod
     def address_refused(self, request: Request, address: str) -> DeltaSharingError:
         """The error of a host that leads to this machine or its network and may not."""
-
-    @abstractmethod
-    def endless(self) -> DeltaSharingError:
-        """The error of more corrections than ``most_corrections``."""
 
     def fill(self, transfer: Transfer, canceller: Canceller) -> None:
         """Receive what a transfer is missing; raises as ``ask``."""
@@ -378,7 +391,7 @@ class HttpWay(ABC):
             FileNotFoundError, PermissionError, NetworkError, FileError, ConfigError, ReadCancelled
             Whatever ``receive`` raises.
         """
-        headers = {"Accept-Encoding": "identity"}
+        headers, file = {"Accept-Encoding": "identity"}, self.what.removeprefix("file ")
 
         def attempt() -> _T:
             canceller.check()
@@ -388,7 +401,7 @@ class HttpWay(ABC):
                     return self._exchange(request, receive, canceller, is_decoded=transfer is None)
                 except _Corrected as answer:
                     request = answer.request
-            raise self.endless()
+            raise FileError(f"{self.what}: {self.endless.format(host=self.host)}", file=file)
 
         def sleep(seconds: float) -> None:
             with canceller.watching():
@@ -406,10 +419,14 @@ class HttpWay(ABC):
             raise FileError(
                 f"{self.what}: the storage at {self.host} goes on answering with other bytes than asked for ({failure}); "
                 f"look for a proxy in between, and ask the provider if there is none",
-                file=self.what.removeprefix("file "),
+                file=file,
             ) from None
         except RetryableError as failure:
-            raise self.gave_up(failure) from None
+            if failure.error is not None:
+                raise failure.error from None
+            text = self.not_ready if failure.busy else self.unreachable
+            why = text.format(host=self.host, failure=failure, seconds=self.settings.retry_seconds)
+            raise NetworkError(f"{self.what}: {why}", host=self.host, file=file, busy=failure.busy) from None
         except (FileNotFoundError, PermissionError) as refusal:
             # A read may go on after it, and its frames would hold the bytes.
             raise refusal.with_traceback(None) from None
@@ -485,10 +502,10 @@ class _Corrected(Exception):
         self.request = request
 
 
-def _whole_file(asked: Range) -> WrongRangeError:
+def _whole_file(wanted: Range) -> WrongRangeError:
     """The failure of an answer that says it is a whole file, and holds the range that was asked for."""
     return WrongRangeError(
-        f"asked for bytes {asked.start}-{asked.end - 1}, got {asked.length} bytes as a whole file: 200, as if something in "
+        f"asked for bytes {wanted.start}-{wanted.end - 1}, got {wanted.length} bytes as a whole file: 200, as if something in "
         f"between had made it of 206"
     )
 

@@ -143,13 +143,13 @@ def coalesce(ranges: Iterable[Range], gap: int) -> list[Range]:
     >>> coalesce([Range(0, 10), Range(12, 20), Range(100, 110)], gap=4)
     [Range(start=0, end=20), Range(start=100, end=110)]
     """
-    joined: list[Range] = []
+    pieces: list[Range] = []
     for piece in sorted(r for r in ranges if r.end > r.start):
-        if joined and piece.start - joined[-1].end <= gap:
-            joined[-1] = Range(joined[-1].start, max(joined[-1].end, piece.end))
+        if pieces and piece.start - pieces[-1].end <= gap:
+            pieces[-1] = Range(pieces[-1].start, max(pieces[-1].end, piece.end))
         else:
-            joined.append(piece)
-    return joined
+            pieces.append(piece)
+    return pieces
 
 
 def cut(whole: Range, limit: int) -> list[Range]:

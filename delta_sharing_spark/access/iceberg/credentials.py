@@ -39,12 +39,12 @@ class CatalogIssuer:
 
     def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         """See ``Issuer.issue_token``; one request, of whose answer the credentials alone are looked at."""
-        vended = replace(self.catalog, settings=self.settings.early(seconds)).credentials(self.table)
-        return token_for(location, vended, self.catalog, self.table)
+        credentials = replace(self.catalog, settings=self.settings.early(seconds)).credentials(self.table)
+        return token_for(location, credentials, self.catalog, self.table)
 
 
 def token_for(
-    location: Location, vended: Iterable[VendedCredentials], catalog: IcebergCatalog, table: TableName
+    location: Location, credentials: Iterable[VendedCredentials], catalog: IcebergCatalog, table: TableName
 ) -> StorageToken:
     """The token of one of a table's locations: of the longest prefix that covers it, else of the answer's ``config``.
 
@@ -55,7 +55,7 @@ def token_for(
     origin, now = f"{catalog.profile.iceberg_endpoint} {table}", time.time()
     if location.is_local:
         return StorageToken(location, NO_SECRET, now, now + UNTOLD_SECONDS, origin)
-    by_length = sorted(vended, key=lambda one: len(one.prefix or ""), reverse=True)
+    by_length = sorted(credentials, key=lambda one: len(one.prefix or ""), reverse=True)
     signs = False
     for one in by_length:
         if not _covers(one.prefix, location):
@@ -97,33 +97,33 @@ def _secret(location: Location, properties: Mapping[str, str]) -> tuple[Secret |
 
 
 def table_locations(
-    vended: Sequence[VendedCredentials], own: Iterable[str], catalog: IcebergCatalog, table: str
+    credentials: Sequence[VendedCredentials], own: Iterable[str], catalog: IcebergCatalog, table: str
 ) -> tuple[Location, ...]:
     """The locations below which a table's files may lie: the prefixes that are vended, and the table's own.
 
     Args:
-        vended: The catalog's credentials.
+        credentials: The catalog's credentials.
         own: Locations by the table's metadata: its root, and those that its properties name.
 
     Raises:
         AccessModeError: A scheme that is not read, or a local location of a catalog elsewhere.
     """
-    found: dict[tuple[object, str], Location] = {}
-    named = [one.prefix for one in vended if one.prefix is not None and one.prefix.partition(":")[2].strip("/")]
+    locations: dict[tuple[object, str], Location] = {}
+    prefixes = [one.prefix for one in credentials if one.prefix is not None and one.prefix.partition(":")[2].strip("/")]
     # Where prefixes are vended, they alone say what may be read.
-    for text in named or own:
+    for text in prefixes or own:
         location = parse_location(text)
         if location.is_local and not is_on_loopback(catalog.profile.iceberg_endpoint or ""):
             raise AccessModeError(
                 f"Iceberg table {table} lies at {location}, a local path, which is read only for a catalog on this machine; "
                 f"ask the provider to check the table's location"
             )
-        found.setdefault((location.realm, location.key), location)
-    return tuple(found.values())
+        locations.setdefault((location.realm, location.key), location)
+    return tuple(locations.values())
 
 
 def vended_settings(
-    settings: StorageSettings, vended: Iterable[VendedCredentials], catalog: IcebergCatalog, table: str
+    settings: StorageSettings, credentials: Iterable[VendedCredentials], catalog: IcebergCatalog, table: str
 ) -> StorageSettings:
     """How the storage is reached: by the user's region and endpoint, else by those that the catalog names.
 
@@ -131,7 +131,7 @@ def vended_settings(
         AccessModeError: The endpoint is one that vended keys may not be shown to.
     """
     regions, endpoints = set(), set()
-    for one in vended:
+    for one in credentials:
         regions |= {one.properties[name] for name in ("client.region", "s3.region") if one.properties.get(name)}
         endpoints |= {one.properties["s3.endpoint"].rstrip("/")} if one.properties.get("s3.endpoint") else set()
     region = settings.region or (regions.pop() if len(regions) == 1 else None)

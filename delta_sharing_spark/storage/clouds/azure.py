@@ -63,7 +63,7 @@ class Azure(contract.Cloud):
         (r"\AKeyBasedAuthenticationNotPermitted\n", _ACCOUNT_KEY),
         (r"\AAuthorizationFailure\n", _FIREWALL),
     )
-    ended = ">Signature not valid in the specified time frame"
+    end_text = ">Signature not valid in the specified time frame"
 
     def __init__(self, secret: contract.Secret, settings: StorageSettings) -> None:
         self._sas, self._endpoint = secret.parts["sasToken"], settings.endpoint
@@ -81,9 +81,9 @@ class Azure(contract.Cloud):
         return container, host, f"{parts[1]}.blob.{parts[2]}"
 
     @classmethod
-    def parts_of(cls, sent: Mapping[str, str | None]) -> dict[str, str]:
+    def parts_of(cls, fields: Mapping[str, str | None]) -> dict[str, str]:
         # Without what a file or a URL leaves around it, its ``+`` as base64 means it.
-        parts = (sent.get("sasToken") or "").strip().removeprefix("?").split("&")
+        parts = (fields.get("sasToken") or "").strip().removeprefix("?").split("&")
         return {"sasToken": "&".join(part.replace("+", "%2B") if part.startswith("sig=") else part for part in parts)}
 
     @classmethod

@@ -98,7 +98,7 @@ class Cloud(ABC):
         ended_codes, credential_codes: Error codes by which a credential has ended or is not accepted, whatever the status.
         transient: Error codes of statuses that are otherwise final.
         causes: What error answers mean, by an expression that is found in the code, a line break and the body; the first one counts.
-        ended: What bodies say of a credential that has ended: a whole sentence, for a key may have any word in it.
+        end_text: What bodies say of a credential that has ended: a whole sentence, for a key may have any word in it.
     """
 
     parts: ClassVar[tuple[str, ...]]
@@ -111,7 +111,7 @@ class Cloud(ABC):
     credential_codes: ClassVar[frozenset[str]] = frozenset()
     transient: ClassVar[frozenset[str]] = frozenset()
     causes: ClassVar[tuple[tuple[str, Cause], ...]] = ()
-    ended: ClassVar[str | None] = None
+    end_text: ClassVar[str | None] = None
 
     @classmethod
     def parse_authority(cls, scheme: str, authority: str) -> tuple[str, str, str]:
@@ -125,12 +125,12 @@ class Cloud(ABC):
         return authority, "", ""
 
     @classmethod
-    def parts_of(cls, sent: Mapping[str, str | None]) -> dict[str, str]:
+    def parts_of(cls, fields: Mapping[str, str | None]) -> dict[str, str]:
         """The parts of a secret by what a server sent, not yet checked."""
         return {
-            name: (sent.get(name) or "").strip()
+            name: (fields.get(name) or "").strip()
             for name in cls.parts
-            if name not in cls.optional or sent.get(name) is not None
+            if name not in cls.optional or fields.get(name) is not None
         }
 
     @classmethod

@@ -31,12 +31,12 @@ class R2(S3):
     @classmethod
     def settings_for(cls, location: Location, settings: StorageSettings) -> StorageSettings:
         # An endpoint that the user names stands in for every cloud's own, unless it is Amazon's, named for other tables.
-        named = settings.endpoint if settings.endpoint and not _AMAZON.search(settings.endpoint.lower()) else None
-        if named is None and not location.host:
+        endpoint = settings.endpoint if settings.endpoint and not _AMAZON.search(settings.endpoint.lower()) else None
+        if endpoint is None and not location.host:
             raise CredentialError(
                 f"the keys for {location} are Cloudflare R2's, and nothing tells its account, so that they are sent nowhere; set "
                 f"the option storageEndpoint to https://<account>.r2.cloudflarestorage.com, or ask the provider to share it as "
                 f"r2://<bucket>@<account>.r2.cloudflarestorage.com/<path>"
             )
-        region = settings.region if named else None
-        return replace(settings, endpoint=named or f"https://{location.host}", region=region or "auto")
+        region = settings.region if endpoint else None
+        return replace(settings, endpoint=endpoint or f"https://{location.host}", region=region or "auto")

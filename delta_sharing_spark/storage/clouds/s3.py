@@ -88,7 +88,7 @@ class S3(contract.Cloud):
         (r"not authorized to perform: kms:", contract.REFUSED_KEY),
         (r"\ARequestTimeTooSkewed\n", _CLOCKS),
     )
-    ended = r"<Message>(?:Request|The provided token) has expired"
+    end_text = r"<Message>(?:Request|The provided token) has expired"
 
     def __init__(
         self, secret: contract.Secret, settings: StorageSettings, *, clock: Callable[[], float] = time.time

@@ -185,6 +185,7 @@ class TableIndex:
             return None
         if held.has_failed:
             self._keeper.release(held)
+            self._opener.table().forget_listing()
             return None
         self._questions.move_to_end(question)
         return held

@@ -221,6 +221,9 @@ class UrlTable(OpenTable):
         LISTINGS.put(self._listing_key, listing)
         return listing.nbytes
 
+    def forget_listing(self) -> None:
+        LISTINGS.forget(self._listing_key)
+
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the server resolves moments, and what it refuses is asked for by versions."""
         options, newest = scan.options, self._negotiated.head.version

@@ -290,10 +290,14 @@ def flight_alone(session: nox.Session) -> None:
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """The native lane on a cluster of two machines, each a network namespace, under kills; ``-- --rounds 5``; Linux, as root."""
+    """The native lane on a cluster of two machines, each a network namespace, under kills; ``-- --rounds 5``; Linux, as root.
+
+    Then on a cluster of this machine the whole table of what could show a secret: each kind of credential, way and failure.
+    """
     env = spark_environment(session)
-    install(session, "-e", ".[spark,server]", groups=["test-base"])
+    install(session, "-e", EVERYTHING, groups=["test"])
     session.run("python", "tests/cluster.py", *session.posargs, env=env)
+    pytest(session, "tests/faults/test_secrets_in_spark.py", "-k", "cluster", env=env | {"ALL_SECRETS": "1"})
 
 
 @nox.session
@@ -304,13 +308,12 @@ def yarn(session: nox.Session) -> None:
     session.run("python", "tests/yarn.py", *session.posargs, env=env)
 
 
-@nox.session(name="flight-go")
-def flight_go(session: nox.Session) -> None:
-    """Arrow's Go client lists, polls, reads in parallel, renews and cancels at our Flight gateway; needs Go."""
-    if shutil.which("go") is None:
-        session.skip("no Go was found; install Go 1.24 or newer")
+@nox.session(name="flight-clients")
+def flight_clients(session: nox.Session) -> None:
+    """Arrow's Go and Java clients list, poll, read, renew and cancel at our Flight gateway; needs Go, or a JDK and Maven; ``-- java``."""
+    env = spark_environment(session)
     install(session, "-e", ".[server,flight-poll]")
-    session.run("python", "examples/flight-go/run.py", env=UTF8)
+    session.run("python", "examples/flight_clients.py", *session.posargs, env=env)
 
 
 @nox.session

@@ -143,8 +143,8 @@ class VersionListing:
 class OpenTable(ABC):
     """A shared table that one access mode has opened; lives in one process.
 
-    Every method may ask the sharing server or the storage and raises what these raise: ServerError, NetworkError,
-    CredentialError, ResponseError, LogError; and VersionError for a version that is not there or not shared.
+    Every method may ask the sharing server or the storage and raises what these raise: ServerError, NetworkError, CredentialError,
+    ResponseError, LogError. It raises VersionError for a version that is not there or not shared.
 
     Attributes:
         mode: The access mode's name, in ``explain`` and in stream offsets.
@@ -180,6 +180,9 @@ class OpenTable(ABC):
             TableChangedError: The table is no longer the one that was resolved.
             NotPinnedError: The scan is pinned, and the server lists its newest version alone.
         """
+
+    def forget_listing(self) -> None:  # noqa: B027 (most modes hold none)
+        """List a snapshot anew the next time: files of it could not be read."""
 
     @abstractmethod
     def changes(self, scan: ResolvedScan) -> VersionListing:

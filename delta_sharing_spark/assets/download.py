@@ -23,7 +23,16 @@ from delta_sharing_spark.errors import AddressError, ConfigError, CorruptFileErr
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
 from delta_sharing_spark.storage.locations import StoredObject
-from delta_sharing_spark.storage.own_files import followed, hidden_name, is_of_user, open_own, publish
+from delta_sharing_spark.storage.own_files import (
+    HAS_DIRECTORIES,
+    followed,
+    hidden_name,
+    is_of_user,
+    open_directory,
+    open_own,
+    publish,
+    remove,
+)
 from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.storage.range_reader import FileVersion
 from delta_sharing_spark.storage.ranges import Range, cut
@@ -44,21 +53,25 @@ class ArrivingFile:
     Safe to call from several threads.
 
     Args:
-        target: Where it goes; whatever is there is replaced at the end.
+        root: The directory of the download.
+        name: Where it goes below that; whatever is there is replaced at the end.
 
     Attributes:
         pieces: Its bytes, in ranges; one empty range where it has none.
     """
 
-    def __init__(self, place: Place, file: StoredObject, target: Path) -> None:
-        self.file, self.target = file, target
+    def __init__(self, place: Place, file: StoredObject, root: Root, name: str) -> None:
+        self.file, self.target = file, root.path / name
+        self._root, self._directory_name = root, name.rpartition("/")[0]
         self.pieces = cut(Range(0, file.size), PIECE) or [Range(0, 0)]
         #: The file that arrives, and what tells which pieces have: under fresh names where others' files have theirs.
-        self._part, self._journal = (target.with_name(name) for name in _hidden_names(target.name))
+        self._part, self._journal = (self.target.with_name(hidden) for hidden in _hidden_names(self.target.name))
         self._place = place
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._journal_descriptor: int | None = None
+        #: The directory's, as long as those of the files.
+        self._at: int | None = None
         self._version: FileVersion = place.version(file)
         self._done: set[int] = set()
         self._unnoted: list[int] = []
@@ -100,6 +113,7 @@ class ArrivingFile:
         """Leave a file that is not whole: what has arrived of a large one is kept."""
         with self._lock, suppress(OSError):
             if self._descriptor is None:
+                self._close()
                 return
             can_resume = (self._part.name, self._journal.name) == _hidden_names(self.target.name)
             try:
@@ -107,14 +121,15 @@ class ArrivingFile:
                     self._note()
                 else:  # what has arrived is of another version than what follows, or stands under a fresh name
                     self._forget_journal()
-                    self._part.unlink(missing_ok=True)
+                    remove(self._part, self._at)
             finally:
                 self._close()
 
     def _begin(self) -> None:
-        self._descriptor, self._part = open_own(self._part)
+        self._at = self._root.open(self._directory_name)
+        self._descriptor, self._part = open_own(self._part, self._at)
         if len(self.pieces) > 1:
-            self._journal_descriptor, self._journal = open_own(self._journal)
+            self._journal_descriptor, self._journal = open_own(self._journal, self._at)
         is_begun = os.fstat(self._descriptor).st_size == self.file.size
         self._done, etag = self._arrived_before() if is_begun else (set(), None)
         if not self._done and self._journal_descriptor is not None:
@@ -166,20 +181,23 @@ class ArrivingFile:
         )
         self._forget_journal()
         whole, self._descriptor = self._descriptor, None
-        publish(whole, self._part, self.target)
+        try:
+            publish(whole, self._part, self.target, at=self._at)
+        finally:
+            self._close()
 
     def _forget_journal(self) -> None:
         if self._journal_descriptor is not None:
             os.ftruncate(self._journal_descriptor, 0)
             os.close(self._journal_descriptor)
             self._journal_descriptor = None
-            self._journal.unlink(missing_ok=True)
+            remove(self._journal, self._at)
 
     def _close(self) -> None:
-        for descriptor in (self._descriptor, self._journal_descriptor):
+        for descriptor in (self._descriptor, self._journal_descriptor, self._at):
             if descriptor is not None:
                 os.close(descriptor)
-        self._descriptor = self._journal_descriptor = None
+        self._descriptor = self._journal_descriptor = self._at = None
 
     @contextmanager
     def _errors_of_files(self) -> Iterator[None]:
@@ -200,6 +218,71 @@ class ArrivingFile:
 def _hidden_names(name: str) -> tuple[str, str]:
     """The names of a file that arrives and of its journal."""
     return hidden_name(name, "arriving"), hidden_name(name, "arriving-journal")
+
+
+class Root:
+    """The directory of a download, which may be anywhere; below it no link is followed.
+
+    Where the system can, what is below is opened from its descriptor: nobody puts a link in the place of a directory meanwhile.
+
+    Raises:
+        FileError: It cannot be made, or another user's link is in its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if followed(path).is_symlink():
+            raise FileError(f"{path} is another user's link, and is not written through; download to another directory")
+        with self._errors_of_directories():
+            path.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY) if HAS_DIRECTORIES else None
+
+    def __enter__(self) -> Root:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def open(self, name: str) -> int | None:
+        """The descriptor of a directory below, which is made where it is missing; None where the system has none of directories.
+
+        Raises:
+            FileError: A link or a file is in its place, or it cannot be made.
+        """
+        with self._errors_of_directories():
+            if self._descriptor is not None:
+                return open_directory(self._descriptor, name)
+            for end in [end for end, mark in enumerate(name) if mark == "/"] + [len(name)] * bool(name):
+                target = self.path / name[:end]
+                if target.is_symlink() or (target.exists() and not target.is_dir()):
+                    raise NotADirectoryError(errno.ENOTDIR, "", name[:end])
+                target.mkdir(exist_ok=True)
+            return None
+
+    def make(self, names: list[str]) -> None:
+        """Make the directories of files; raises as ``open``, and where a directory is in the place of a file."""
+        for directory in sorted({name.rpartition("/")[0] for name in names}):
+            at = self.open(directory)
+            if at is not None:
+                os.close(at)
+        for target in map(self.path.joinpath, names):
+            if target.is_dir() and not target.is_symlink():
+                raise FileError(
+                    f"{target} is a directory where a file has to be; move it, or download to another directory"
+                )
+
+    @contextmanager
+    def _errors_of_directories(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self.path / str(error.filename or "")
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and path != self.path:
+                raise FileError(
+                    f"{path} is a link or a file where a directory has to be, and is not written through; move it"
+                ) from None
+            raise FileError(f"{path} cannot be made: {error.strerror}; download to another directory") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +334,15 @@ def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bo
             f"{f', and {len(in_the_way) - 1:,} others are in the way' if len(in_the_way) > 1 else ''}; download to another directory, or replace it"
         )
     total = sum(file.size for file in wanted.values())
-    _make_directories(directory, list(wanted))
-    free = shutil.disk_usage(directory).free
-    if total > free:
-        raise FileError(
-            f"{directory}: {total:,} bytes of {place.name} do not fit the disk, which has {free:,} free; make room"
-        )
-    with counting(place.name, "B", total, is_visible=progress) as count:
-        _fetch([ArrivingFile(place, file, directory / name) for name, file in wanted.items()], count)
+    with Root(directory) as root:
+        root.make(list(wanted))
+        free = shutil.disk_usage(directory).free
+        if total > free:
+            raise FileError(
+                f"{directory}: {total:,} bytes of {place.name} do not fit the disk, which has {free:,} free; make room"
+            )
+        with counting(place.name, "B", total, is_visible=progress) as count:
+            _fetch([ArrivingFile(place, file, root, name) for name, file in wanted.items()], count)
     return Downloaded(str(result), len(files), sum(file.size for file in files.values()), len(files) - len(wanted))
 
 
@@ -334,28 +418,3 @@ def _check_names(place: Place, names: list[str]) -> None:
 def _beside(name: str, hidden: set[str]) -> bool:
     directory, slash, own = name.rpartition("/")
     return any(f"{directory}{slash}{name}" in hidden for name in _hidden_names(own))
-
-
-def _make_directories(root: Path, names: list[str]) -> None:
-    """Make the directories of files below ``root``, which may be anywhere; below it no link is followed."""
-    if followed(root).is_symlink():
-        raise FileError(f"{root} is another user's link, and is not written through; download to another directory")
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        made = {name[:end] for name in names for end, mark in enumerate(name) if mark == "/"}
-        for directory in sorted(made, key=lambda path: path.count("/")):
-            target = root / directory
-            if target.is_symlink() or (target.exists() and not target.is_dir()):
-                raise FileError(
-                    f"{target} is a link or a file where a directory has to be, and is not written through; move it"
-                )
-            target.mkdir(exist_ok=True)
-        blocked = next(
-            (root / name for name in names if (root / name).is_dir() and not (root / name).is_symlink()), None
-        )
-    except OSError as error:
-        raise FileError(
-            f"{error.filename or root} cannot be made: {error.strerror}; download to another directory"
-        ) from None
-    if blocked is not None:
-        raise FileError(f"{blocked} is a directory where a file has to be; move it, or download to another directory")

@@ -89,16 +89,16 @@ class AddBatch:
         """Physical rows of each file by its statistics (int64, nullable), deleted rows included."""
         if self.records is not None:
             return self.records
-        stated = self._stated_records()
-        rows = columns.integers(stated)
+        counts = self._stated_records()
+        rows = columns.integers(counts)
         plausible = (rows >= 0) & (rows <= MAX_FILE_ROWS)
         if self.vectors is not None:  # nor can more rows be deleted than there are
             marked = pc.struct_field(self.vectors, "cardinality")
             plausible &= (rows >= columns.integers(marked)) | columns.bools(marked.is_null())
-        plausible |= columns.bools(stated.is_null())
+        plausible |= columns.bools(counts.is_null())
         if plausible.all():
-            return stated
-        return pc.if_else(columns.mask(plausible), stated, pa.nulls(len(stated), stated.type))
+            return counts
+        return pc.if_else(columns.mask(plausible), counts, pa.nulls(len(counts), counts.type))
 
     def _stated_records(self) -> pa.Int64Array:
         if self.stats_parsed is not None and self.stats_parsed.type.get_field_index("numRecords") >= 0:
@@ -120,12 +120,12 @@ class AddBatch:
 
     def file_rows(self) -> npt.NDArray[np.int64]:
         """Rows of each file that are not deleted; -1 where statistics do not tell."""
-        stated = self.num_records()
-        rows = columns.integers(stated)
+        counts = self.num_records()
+        rows = columns.integers(counts)
         if self.vectors is not None:
             marked = pc.struct_field(self.vectors, "cardinality")
             rows = rows - np.where(columns.bools(marked.is_valid()), columns.integers(marked), 0)
-        return np.where(columns.bools(stated.is_valid()), rows, -1)
+        return np.where(columns.bools(counts.is_valid()), rows, -1)
 
     def file_partitions(self) -> npt.NDArray[np.int64]:
         """The number of each file's partition."""
@@ -140,8 +140,8 @@ class AddBatch:
         first, last = int(places[0]), int(places[-1]) + 1
         if last - first == len(places):
             return self.slice(first, last - first).tasks(keep_stats=self.with_stats)
-        chosen = columns.int64s(places.tolist())
-        return self._with_each(lambda column: column.take(chosen)).tasks(keep_stats=self.with_stats)
+        indices = columns.int64s(places.tolist())
+        return self._with_each(lambda column: column.take(indices)).tasks(keep_stats=self.with_stats)
 
     def vector(self, index: int) -> DeletionVector | None:
         """One file's deletion vector, located; raises LogError for a malformed descriptor."""
@@ -186,12 +186,12 @@ class AddBatch:
         names = tuple(self.partition_values)
         if not names:
             return [{}] * self.num_rows
-        seen: dict[tuple[str | None, ...], dict[str, str | None]] = {}
+        shared_by_values: dict[tuple[str | None, ...], dict[str, str | None]] = {}
         out = []
         for values in zip(*(column.to_pylist() for column in self.partition_values.values()), strict=True):
-            shared = seen.get(values)
+            shared = shared_by_values.get(values)
             if shared is None:
-                shared = seen[values] = dict(zip(names, values, strict=True))
+                shared = shared_by_values[values] = dict(zip(names, values, strict=True))
             out.append(shared)
         return out
 
@@ -287,13 +287,13 @@ def _partition_column(values: pa.Array | None, keys: Sequence[str], length: int)
         return pa.nulls(length, pa.string())
     first, *others = keys
     if pa.types.is_map(values.type):
-        found = columns.map_values(values, first)
+        column = columns.map_values(values, first)
     elif pa.types.is_struct(values.type):
         index = values.type.get_field_index(first)
-        found = pa.nulls(length, pa.string()) if index < 0 else values.field(index)
+        column = pa.nulls(length, pa.string()) if index < 0 else values.field(index)
     else:
         raise pa.ArrowInvalid(f"partitionValues are {values.type}, not a map")
-    return pc.coalesce(found, _partition_column(values, others, length)) if others and found.null_count else found
+    return pc.coalesce(column, _partition_column(values, others, length)) if others and column.null_count else column
 
 
 def normalize_vectors(vectors: pa.StructArray) -> pa.StructArray | None:

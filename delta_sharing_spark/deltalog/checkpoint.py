@@ -181,13 +181,13 @@ class Checkpoint:
 
     def _check_each_once(self, suspects: npt.NDArray[np.uint64]) -> None:
         """Compare exactly the keys of files that have one of these hashes, and refuse a file that is listed twice."""
-        seen: set[str] = set()
+        keys_so_far: set[str] = set()
         for batch in self._adds({}, False, None):
             keys = snapshot_keys(batch)
             for key in keys.filter(mask(np.isin(key_hashes(keys), suspects))).to_pylist():
-                if key in seen:
+                if key in keys_so_far:
                     raise self._corrupt(self._files.paths[0], f"it names the file {key.partition(chr(0))[0]} twice")
-                seen.add(key)
+                keys_so_far.add(key)
 
     def _adds(
         self, partition_columns: PartitionKeys, with_stats: bool, stats_columns: Collection[str] | None

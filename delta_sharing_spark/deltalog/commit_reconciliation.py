@@ -75,9 +75,9 @@ class CommitTail:
         keys = self._make_keys(adds)
         kind = None
         if not is_add.all():
-            kind, chosen = is_add, columns.mask(is_add)
-            keys = pc.if_else(chosen, keys, self._make_keys(removes))
-            adds = adds.filter(chosen)
+            kind, add_mask = is_add, columns.mask(is_add)
+            keys = pc.if_else(add_mask, keys, self._make_keys(removes))
+            adds = adds.filter(add_mask)
         if keys.null_count:
             raise LogError(f"an add or remove in {_span(files)} has no path; the table's log is corrupt")
         hashes = key_hashes(keys)

@@ -72,7 +72,11 @@ class CommitTimes:
             except (FileNotFoundError, PermissionError):
                 raise self._unknown(version) from None
         try:
-            modified = self._store.info(path).modified_ms if self._listed is None else self._listed.get(version)
+            modified = (
+                self._store.info(path).modified_ms
+                if self._times_by_listing is None
+                else self._times_by_listing.get(version)
+            )
         except (FileNotFoundError, PermissionError):
             modified = None
         if modified is None:
@@ -111,9 +115,9 @@ class CommitTimes:
 
     def first(self) -> int:
         """The earliest version whose commit is there, with all commits after it."""
-        if self._listed is not None:
+        if self._times_by_listing is not None:
             first = self._newest
-            while first - 1 in self._listed:
+            while first - 1 in self._times_by_listing:
                 first -= 1
             return first
 
@@ -137,7 +141,7 @@ class CommitTimes:
         return first, self._since - 1
 
     @cached_property
-    def _listed(self) -> dict[int, int] | None:
+    def _times_by_listing(self) -> dict[int, int] | None:
         """Modification times by the listing, made to grow with versions; None where the log cannot be listed."""
         entries = self._store.list_from(LOG_DIR, f"{max(0, self._start - _MONOTONIC_START):020d}.")
         return None if entries is None else _monotonic(entries, self._newest)

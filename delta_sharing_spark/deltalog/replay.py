@@ -277,7 +277,7 @@ def _load(
 ) -> tuple[Head, Checkpoint | None, CommitTail | None, Checksum | None]:
     """The small actions, the checkpoint and, with ``has_files``, the files of the commits, which are fetched beside the checkpoint."""
     with DaemonPool(READERS + 1) as threads:
-        stated = threads.submit(partial(read_checksum, store, segment)) if segment.checksums else None
+        reading = threads.submit(partial(read_checksum, store, segment)) if segment.checksums else None
         contents = _contents(threads, store, segment, table)
         checkpoint, state = None, _State(None, table)
         if segment.checkpoint is not None:
@@ -288,7 +288,7 @@ def _load(
         for group in _groups(state.taking(contents)):
             if tail is not None:
                 tail.append(group, state.partitions)
-        checksum = None if stated is None else result_of(stated)
+        checksum = None if reading is None else result_of(reading)
         head = state.head(segment.version)
         if checksum is not None and checkpoint is not None:
             with _of_checkpoint(checkpoint.version, table):

@@ -162,10 +162,10 @@ def find_segment(
         VersionError: The version is not there yet, or no longer.
         CredentialError: The storage refuses to read the log.
     """
-    wanted = store.known_version if version is None else version
-    entries = [] if wanted is None else list_before(store, wanted)
+    target = store.known_version if version is None else version
+    entries = [] if target is None else list_before(store, target)
     listing = LogListing(entries or (), damaged)
-    if entries is not None and wanted is not None and (wanted <= LISTED_BEFORE or listing.has_checkpoint(version)):
+    if entries is not None and target is not None and (target <= LISTED_BEFORE or listing.has_checkpoint(version)):
         return listing.segment(version, table)
     hint, refusal = _read_hint(store)
     hint = None if hint in damaged else hint
@@ -455,12 +455,12 @@ class UnlistedLog:
 
         def commit(version: int) -> CommitFile | None:
             path = in_log(commit_name(version))
-            data = self._asked(self.store.read, path)
+            data = self._ask_store(self.store.read, path)
             return None if data is None else CommitFile(path, version, len(data))
 
         return in_parallel([partial(commit, version) for version in versions])
 
-    def _asked(self, ask: Callable[[str], bytes], path: str) -> bytes | None:
+    def _ask_store(self, ask: Callable[[str], bytes], path: str) -> bytes | None:
         """What is read of a file; None if absent: a refusal means absent as long as something known still reads."""
         try:
             data = ask(path)
@@ -478,7 +478,9 @@ class UnlistedLog:
         return b""
 
     def _exist(self, paths: Sequence[str]) -> list[bool]:
-        return [data is not None for data in in_parallel([partial(self._asked, self._nothing_of, p) for p in paths])]
+        return [
+            data is not None for data in in_parallel([partial(self._ask_store, self._nothing_of, p) for p in paths])
+        ]
 
     def _exist_commits(self, versions: Sequence[int]) -> list[bool]:
         return self._exist([in_log(commit_name(v)) for v in versions])

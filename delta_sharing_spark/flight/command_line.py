@@ -12,6 +12,7 @@ from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.network import core_files
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE
+from delta_sharing_spark.storage.text_files import UnfitFile, read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,8 @@ def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, 
 
 
 def _text(path: Path) -> str:
+    """The text of a file that decides who may call."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({type(error).__name__}); check its path and rights") from None
+        return read_text(str(path), decides=True)
+    except UnfitFile as why:
+        raise ConfigError(f"{path} is not used, for it {why}") from None

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.sharing.identity import is_header_text
+from delta_sharing_spark.storage.text_files import LARGEST_CERTIFICATES, UnfitFile, read_text
 
 #: Schemes of addresses (Flight RPC, "Location URIs").
 PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"
@@ -128,9 +129,9 @@ class GatewaySettings:
 
 def _pem(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror or error}); give a PEM file") from None
-    if b"-----BEGIN" not in content:
+        content = read_text(str(path), LARGEST_CERTIFICATES)
+    except UnfitFile as why:
+        raise ConfigError(f"{path} {why}; give a PEM file") from None
+    if "-----BEGIN" not in content:
         raise ConfigError(f"{path} is not a PEM file; convert it, for example with openssl x509 -outform pem")
-    return content
+    return content.encode()

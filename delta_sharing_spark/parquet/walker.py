@@ -218,7 +218,9 @@ class Walker:
                     offset += len(as_before)
                 else:
                     offset = skip(raw, offset, kind)
-                    alike[number << 4 | kind] = raw[begin:offset]
+                    # Of others there may be any number; what goes beyond the end is not whole.
+                    if number <= _SIZES and offset < len(raw):
+                        alike[number << 4 | kind] = raw[begin:offset]
             if is_shown and before != last:
                 tail += raw[run:end], _head(number, kind, last)
                 run = begin

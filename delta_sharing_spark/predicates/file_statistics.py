@@ -42,10 +42,15 @@ class StatisticsReader:
         fields = [(attribute, Any, None) for attribute in self.attributes.values()]
         renamed = {attribute: name for name, attribute in self.attributes.items()} if is_decoded else None
         self._bounds: Any = msgspec.defstruct("Bounds", fields, rename=renamed, gc=False)
-        stated = self._bounds | None
+        bounds_or_none = self._bounds | None
         self._record: Any = msgspec.defstruct(
             "Statistics",
-            [("rows", Any, None), ("nulls", stated, None), ("low", stated, None), ("high", stated, None)],
+            [
+                ("rows", Any, None),
+                ("nulls", bounds_or_none, None),
+                ("low", bounds_or_none, None),
+                ("high", bounds_or_none, None),
+            ],
             rename={"rows": "numRecords", "nulls": "nullCount", "low": LOW, "high": HIGH},
             gc=False,
         )
@@ -59,8 +64,8 @@ class StatisticsReader:
         if not isinstance(tree, dict):
             return tree
         parts = (tree.get(name) for name in ("nullCount", LOW, HIGH))
-        made = (self._bounds(*map(part.get, self.attributes)) if isinstance(part, dict) else None for part in parts)
-        return self._record(tree.get("numRecords"), *made)
+        sides = (self._bounds(*map(part.get, self.attributes)) if isinstance(part, dict) else None for part in parts)
+        return self._record(tree.get("numRecords"), *sides)
 
     def bounds(self, texts: Sequence[str | None]) -> pa.StructArray:
         """The bounds of ``ranged`` of many files, as a checkpoint has them in columns; one of another form is null."""

@@ -175,16 +175,17 @@ def depth(expression: Expression) -> int:
     deepest, level = 0, [expression]
     while level:
         deepest += 1
-        level = [inner for node in level for inner in _operands(node)]
+        level = [inner for node in level for inner in operands(node)]
     return deepest
 
 
-def _operands(node: Expression) -> tuple[Expression, ...]:
+def operands(node: Expression) -> tuple[Expression, ...]:
+    """The conditions right within a condition."""
     match node:
-        case And(operands) | Or(operands):
-            return operands
-        case Not(inner) | IsTrue(inner):
-            return (inner,)
+        case And(inner) | Or(inner):
+            return inner
+        case Not(operand) | IsTrue(operand):
+            return (operand,)
         case IsNull(operand) if not isinstance(operand, Column):
             return (operand,)
     return ()
@@ -201,7 +202,7 @@ def columns(expression: Expression) -> Iterator[Column]:
         case IsNull(Column() as column):
             yield column
         case _:
-            for inner in _operands(expression):
+            for inner in operands(expression):
                 yield from columns(inner)
 
 

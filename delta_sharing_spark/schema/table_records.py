@@ -110,8 +110,8 @@ class Metadata:
 
     def mapping(self, protocol: Protocol, table: str) -> str:
         """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``, which the protocol must allow; raises UnsupportedFeatureError for an unknown one."""
-        version, listed = protocol.min_reader_version, protocol.reader_features
-        return features.mapping_mode(self.configuration, version, listed, table=table)
+        version, names = protocol.min_reader_version, protocol.reader_features
+        return features.mapping_mode(self.configuration, version, names, table=table)
 
     def partition_keys(self, mapping: str, table: str) -> dict[str, tuple[str, ...]]:
         """As :func:`delta_sharing_spark.schema.partition_values.partition_keys`, in order; raises LogError as :meth:`physical_partition_columns`."""
@@ -185,8 +185,8 @@ def read_metadata(tree: Mapping[str, Any], beside: Mapping[str, Any] | None = No
         beside: Those of ``STATED_BESIDE`` that a server's answer has.
     """
     values = _present(tree, _METADATA)
-    if (stated := tree.get("format")) is not None:
-        values["provider"] = record_of(dict, stated, "metaData.format").get("provider")
+    if (file_format := tree.get("format")) is not None:
+        values["provider"] = record_of(dict, file_format, "metaData.format").get("provider")
     if values.get("provider") in (None, ""):
         values["provider"] = _PARQUET
     if isinstance(configuration := values.get("configuration"), dict):

@@ -16,9 +16,10 @@ from delta_sharing_spark.errors import ResponseError, SchemaError, UnreadableCol
 COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
 COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
-#: Of Iceberg's fields: their names in files without ids, and the value that stands in where a file lacks one, as JSON.
-NAMES_IN_FILES, INITIAL_DEFAULT = "iceberg.names", "iceberg.initial-default"
-_MAPPING = (COLUMN_MAPPING_NAME, COLUMN_MAPPING_ID, NAMES_IN_FILES, INITIAL_DEFAULT)
+#: Of Iceberg's fields: their names in files without ids, the value that stands in where a file lacks one, as JSON, and the type
+#: there, where that is another one than here.
+NAMES_IN_FILES, INITIAL_DEFAULT, ICEBERG_TYPE = "iceberg.names", "iceberg.initial-default", "iceberg.type"
+_MAPPING = (COLUMN_MAPPING_NAME, COLUMN_MAPPING_ID, NAMES_IN_FILES, INITIAL_DEFAULT, ICEBERG_TYPE)
 
 #: Primitive type names of the Delta protocol that this reader knows, decimals aside.
 PRIMITIVES = frozenset({

@@ -138,7 +138,7 @@ class QueryResponse:
         page, self._first = self._first, None
         if page is None:
             raise AssertionError("the records of a response are read once")
-        seen: set[str] = set()
+        tokens: set[str] = set()
         token: str | None = None
         empty = 0
         while True:
@@ -151,11 +151,11 @@ class QueryResponse:
             token = page.end.next_page_token
             if not token:
                 return
-            if token in seen:
+            if token in tokens:
                 raise self._broken("a page token came twice")
-            seen.add(token)
-            if empty >= MOST_EMPTY_PAGES or len(seen) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
-                raise self._broken(f"they go on after {len(seen)} pages, {empty} of them without files at the end")
+            tokens.add(token)
+            if empty >= MOST_EMPTY_PAGES or len(tokens) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
+                raise self._broken(f"they go on after {len(tokens)} pages, {empty} of them without files at the end")
             page = self._next_page(token)
             self._check(page)
             self._note(page)

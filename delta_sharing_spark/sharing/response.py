@@ -148,8 +148,8 @@ def parse_page(
         sink: Makes the sink of the files: a list, or something that keeps less of them.
 
     Raises:
-        RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), has
-            another line that is no JSON, or its errorMessage has a status worth a retry.
+        RetryableError: The answer is truncated: a line at its end is no JSON, or the promised action is missing. Another line is no
+            JSON; or the errorMessage has a status worth a retry.
         ResponseError: The answer breaks the protocol.
         ServerError: The answer's last line has an errorMessage.
     """
@@ -237,8 +237,8 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
         return True
     elif isinstance(tree.get("queryStatus"), dict):
         page.query_status = tree["queryStatus"]
-    elif said := [words(tree[name]) for name in ERROR_FIELDS if tree.get(name)]:
-        _raise_error(EndStreamAction(error_message=": ".join(said)), table)
+    elif errors := [words(tree[name]) for name in ERROR_FIELDS if tree.get(name)]:
+        _raise_error(EndStreamAction(error_message=": ".join(errors)), table)
     else:
         page.unknown += 1
         if page.unknown > _MOST_UNKNOWN:
@@ -294,15 +294,15 @@ def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
         ResponseError: A line is longer than any that a server would send.
     """
     begun: list[bytes] = []
-    size = line = wanted = 0
+    size = line = least = 0
     for chunk in chunks:
         end = chunk.rfind(b"\n") + 1
         line = len(chunk) - end if end else line + len(chunk)
         size += len(chunk)
-        if end and size >= wanted:
+        if end and size >= least:
             yield b"".join((*begun, chunk[:end]))
             begun, size, chunk = [], line, chunk[end:]
-            wanted = min(_LARGEST_BLOCK, wanted + _BLOCK_GROWS)
+            least = min(_LARGEST_BLOCK, least + _BLOCK_GROWS)
         begun.append(chunk)
         if line > _LONGEST_LINE:
             raise no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")

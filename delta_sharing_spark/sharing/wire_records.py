@@ -185,10 +185,10 @@ def _well_formed(table: str, read: Callable[..., _T], *arguments: Any) -> _T:
 
 def sole_name(tree: Mapping[str, Any], names: tuple[str, ...], what: str, table: str) -> str | None:
     """Which of some fields an object has; None for none of them, and ResponseError for several, of which all but one would be lost."""
-    found = [name for name in names if tree.get(name) is not None]
-    if len(found) > 1:
-        raise malformed(f"{what} is {' and '.join(found)} at once", table)
-    return found[0] if found else None
+    several = [name for name in names if tree.get(name) is not None]
+    if len(several) > 1:
+        raise malformed(f"{what} is {' and '.join(several)} at once", table)
+    return several[0] if several else None
 
 
 def words(value: Any) -> str:
@@ -224,8 +224,8 @@ def integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: in
         raise malformed(f"{name} is {quoted(value)}, not a whole number", table)
     if not least <= number <= most:
         # A number of thousands of digits cannot be written.
-        shown = number if abs(number) < 1 << 100 else f"a number of {number.bit_length()} bits"
-        raise malformed(f"{name} is {shown}, and must be {least} to {most}", table)
+        text = number if abs(number) < 1 << 100 else f"a number of {number.bit_length()} bits"
+        raise malformed(f"{name} is {text}, and must be {least} to {most}", table)
     return number
 
 
@@ -262,7 +262,7 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
         ResponseError: A page token is repeated, the pages do not end, or an item lacks its name.
     """
     params = {"maxResults": _PAGE}
-    seen: set[str] = set()
+    tokens: set[str] = set()
     empty = 0
     while True:
         page = fetch(params)
@@ -270,40 +270,40 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
         if items is not None and not isinstance(items, list):
             raise no_server("a listing's 'items' is not a list")
         yield from map(parse, items or [])
-        said = [words(page[name]) for name in ERROR_FIELDS if page.get(name)] if items is None else []
-        if said:
-            raise broken(f"a listing holds an error: {': '.join(said)}")
+        errors = [words(page[name]) for name in ERROR_FIELDS if page.get(name)] if items is None else []
+        if errors:
+            raise broken(f"a listing holds an error: {': '.join(errors)}")
         token = page.get("nextPageToken")
         if token is None or token == "":
             return
         if not isinstance(token, str):
             raise broken("a listing's page token is not text")
-        if token in seen:
+        if token in tokens:
             raise broken("a listing's page token came twice")
-        seen.add(token)
+        tokens.add(token)
         empty = 0 if items else empty + 1
-        if empty >= MOST_EMPTY_PAGES or len(seen) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
-            raise broken(f"a listing goes on after {len(seen)} pages, {empty} of them empty at the end")
+        if empty >= MOST_EMPTY_PAGES or len(tokens) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
+            raise broken(f"a listing goes on after {len(tokens)} pages, {empty} of them empty at the end")
         params = {"maxResults": _PAGE, "pageToken": token}
 
 
-def parse_item(kind: type[_R], item: Any, needed: str = "name", **known: Any) -> _R:
+def parse_item(kind: type[_R], item: Any, name_field: str = "name", **defaults: Any) -> _R:
     """A record of an answer, each field of which stands there under its name in camel case.
 
     Args:
         item: An item of a listing, or the answer that describes one.
-        needed: The field that an answer must have.
-        **known: What fields are where the answer says nothing of them.
+        name_field: The field that an answer must have.
+        **defaults: What fields are where the answer says nothing of them.
 
     Raises:
-        ResponseError: The item is no object, or lacks the field ``needed``.
+        ResponseError: The item is no object, or lacks the field ``name_field``.
     """
-    if not isinstance(item, dict) or not isinstance(item.get(needed), str):
-        raise no_server(f"an item of the server's answer is without a {needed}")
+    if not isinstance(item, dict) or not isinstance(item.get(name_field), str):
+        raise no_server(f"an item of the server's answer is without a {name_field}")
     make: Any = kind
     read = ((field, name, _PARSED.get(name, _PARSED.get(of_type, _text_at))) for field, name, of_type in _names(make))
-    told = {field: value for field, name, parse in read if (value := parse(item, name)) or name == needed}
-    record: _R = make(**{**known, **told})
+    values = {field: value for field, name, parse in read if (value := parse(item, name)) or name == name_field}
+    record: _R = make(**{**defaults, **values})
     return record
 
 

@@ -20,6 +20,9 @@ _FLAGS = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
+#: Whether the system opens, makes, renames and removes files by their directory's descriptor.
+_CALLS = {os.open, os.mkdir, os.rename, os.unlink, os.stat}
+HAS_DIRECTORIES = os.supports_dir_fd >= _CALLS and os.scandir in os.supports_fd
 #: As many links as Linux follows.
 _MOST_LINKS = 40
 #: How often a file is made anew that another process removed before it was locked.
@@ -53,10 +56,39 @@ def read_own(path: Path) -> bytes | None:
         return file.readall() if is_own(os.fstat(descriptor)) else None
 
 
-def open_own(path: Path) -> tuple[int, Path]:
+def open_directory(root: int, name: str) -> int:
+    """Open a directory below another one, and make it and what is above it where it is missing. No link is followed.
+
+    Args:
+        root: The other's descriptor.
+        name: The path from there, with ``/``.
+
+    Raises:
+        OSError: It cannot be made, or (ELOOP, ENOTDIR; ``filename`` is the path so far) a link or a file is in its place.
+    """
+    directory, path = os.dup(root), ""
+    for part in filter(None, name.split("/")):
+        path = f"{path}/{part}" if path else part
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=directory)
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=directory)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(directory)
+        directory = below
+    return directory
+
+
+def open_own(path: Path, at: int | None = None) -> tuple[int, Path]:
     """Open a file to go on with, or make it: regular, of one link, this user's, for nobody else to read, locked.
 
     What is there and is not so is replaced. Where others' files cannot be replaced the file has a fresh name beside it.
+
+    Args:
+        at: The descriptor of its directory, for which ``path`` is not followed; None follows it.
 
     Returns:
         The descriptor, for reading and writing, and the path.
@@ -66,22 +98,22 @@ def open_own(path: Path) -> tuple[int, Path]:
     """
     for _ in range(_TRIES):
         try:
-            descriptor = os.open(path, os.O_RDWR | _FLAGS)
+            descriptor = os.open(_in(at, path), os.O_RDWR | _FLAGS, dir_fd=at)
         except FileNotFoundError:
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
+                descriptor = os.open(_in(at, path), os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=at)
             except FileExistsError:
                 continue
         except OSError:
-            return _in_place_of(path)
+            return _in_place_of(path, at)
         else:
-            if not is_own(os.fstat(descriptor)) and not _is_without_owners(path, descriptor):
+            if not is_own(os.fstat(descriptor)) and not _is_without_owners(path, at, descriptor):
                 os.close(descriptor)
-                return _in_place_of(path)
+                return _in_place_of(path, at)
         try:
             if _lock(descriptor) is False:
                 raise OSError(errno.EBUSY, "another process is writing it")
-            if _is_still(path, descriptor):  # else it took its name meanwhile
+            if _is_still(path, at, descriptor):  # else it took its name meanwhile
                 _set_mode(descriptor, 0o600)
                 return descriptor, path
         except BaseException:
@@ -91,8 +123,11 @@ def open_own(path: Path) -> tuple[int, Path]:
     raise OSError(errno.EBUSY, "other processes are writing it")
 
 
-def make_beside(path: Path) -> tuple[int, Path]:
+def make_beside(path: Path, at: int | None = None) -> tuple[int, Path]:
     """Make a file under a fresh name beside ``path``, for nobody else to read, locked; what others of its kind left is removed.
+
+    Args:
+        at: As for ``open_own``.
 
     Returns:
         The descriptor, for reading and writing, and the path.
@@ -100,26 +135,29 @@ def make_beside(path: Path) -> tuple[int, Path]:
     Raises:
         OSError: The directory cannot be written.
     """
-    _remove_abandoned(path)
+    _remove_abandoned(path, at)
     for _ in range(_TRIES):
         fresh = _fresh(path)
-        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
-        if _lock(descriptor) is not False and _is_still(fresh, descriptor):
+        descriptor = os.open(_in(at, fresh), os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=at)
+        if _lock(descriptor) is not False and _is_still(fresh, at, descriptor):
             return descriptor, fresh
         os.close(descriptor)
     raise OSError(errno.EBUSY, "other processes remove its files")
 
 
-def publish(descriptor: int, path: Path, target: Path, *, mode: int | None = None) -> None:
+def publish(descriptor: int, path: Path, target: Path, *, mode: int | None = None, at: int | None = None) -> None:
     """Close a file that is whole and give it its name in one step, and the mode of a new file if none is given.
+
+    Args:
+        at: As for ``open_own``; of both names.
 
     Raises:
         OSError: It cannot have that name; it is closed.
     """
     try:
-        _set_mode(descriptor, _mode_of_new_files(path) if mode is None else mode)
+        _set_mode(descriptor, _mode_of_new_files(path, at) if mode is None else mode)
         if os.name != "nt":  # the lock lasts until the file has its name
-            os.replace(path, target)
+            os.replace(_in(at, path), _in(at, target), src_dir_fd=at, dst_dir_fd=at)
     finally:
         os.close(descriptor)
     if os.name == "nt":
@@ -163,36 +201,47 @@ def followed(path: Path) -> Path:
     return path
 
 
+def _in(at: int | None, path: Path) -> str | Path:
+    """What names a file for the calls that take its directory's descriptor, or None."""
+    return path if at is None else path.name
+
+
 def _fresh(path: Path) -> Path:
     return path.with_name(f"{path.stem}.{uuid.uuid4().hex[:8]}{path.suffix}")
 
 
-def _in_place_of(path: Path) -> tuple[int, Path]:
-    descriptor, fresh = make_beside(path)
+def _in_place_of(path: Path, at: int | None) -> tuple[int, Path]:
+    descriptor, fresh = make_beside(path, at)
     try:
-        os.replace(fresh, path)
+        os.replace(_in(at, fresh), _in(at, path), src_dir_fd=at, dst_dir_fd=at)
     except OSError:  # a directory, another user's file in a directory like /tmp, or a system that moves no open file
         return descriptor, fresh
     return descriptor, path
 
 
-def _is_without_owners(path: Path, descriptor: int) -> bool:
+def _is_without_owners(path: Path, at: int | None, descriptor: int) -> bool:
     """Whether the file system tells no owners and modes, so that a file made now looks like another's too."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         return False
-    trial, fresh = make_beside(path)
+    trial, fresh = make_beside(path, at)
     try:
         return not is_own(os.fstat(trial))
     finally:
         os.close(trial)
-        fresh.unlink()
+        remove(fresh, at)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def remove(path: Path, at: int | None = None) -> None:
+    """Remove a file if it is there; ``at`` as for ``open_own``. Raises OSError where it cannot be removed."""
+    with suppress(FileNotFoundError):
+        os.unlink(_in(at, path), dir_fd=at)
+
+
+def _is_still(path: Path, at: int | None, descriptor: int) -> bool:
     """Whether a path is that of an open file."""
     try:
-        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+        return os.path.samestat(os.stat(_in(at, path), dir_fd=at, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
@@ -214,20 +263,20 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _remove_abandoned(path: Path) -> None:
+def _remove_abandoned(path: Path, at: int | None) -> None:
     """Remove fresh files beside ``path`` that nobody has open: their processes were killed."""
     form = re.compile(rf"{re.escape(path.stem)}(\.[0-9a-f]{{8}})+{re.escape(path.suffix)}")
-    with suppress(OSError), os.scandir(path.parent) as entries:
+    with suppress(OSError), os.scandir(path.parent if at is None else at) as entries:
         for name in [entry.name for entry in entries if form.fullmatch(entry.name)]:
             stale = path.with_name(name)
             with suppress(OSError):
                 if os.name == "nt":  # it removes no file that is open
                     stale.unlink()
                     continue
-                descriptor = os.open(stale, os.O_RDWR | _FLAGS)
+                descriptor = os.open(_in(at, stale), os.O_RDWR | _FLAGS, dir_fd=at)
                 try:
                     if is_own(os.fstat(descriptor)) and _lock(descriptor):
-                        stale.unlink()
+                        remove(stale, at)
                 finally:
                     os.close(descriptor)
 
@@ -238,12 +287,12 @@ def _set_mode(descriptor: int, mode: int) -> None:
             os.fchmod(descriptor, mode)
 
 
-def _mode_of_new_files(path: Path) -> int:
+def _mode_of_new_files(path: Path, at: int | None) -> int:
     """The permissions of a file that is made beside ``path``: the system tells its mask only to those that change it."""
     probe = _fresh(path)
-    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
+    descriptor = os.open(_in(at, probe), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666, dir_fd=at)
     try:
         return stat.S_IMODE(os.fstat(descriptor).st_mode)
     finally:
         os.close(descriptor)
-        probe.unlink(missing_ok=True)
+        remove(probe, at)

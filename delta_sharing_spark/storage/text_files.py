@@ -8,8 +8,10 @@ import re
 import stat
 from pathlib import Path
 
-#: Bytes of a file with a token or a key.
-LARGEST_SECRET = 64 << 10
+from delta_sharing_spark.storage.own_files import is_of_user
+
+#: Bytes of a file with a token or a key, and of one with the certificates of authorities.
+LARGEST_SECRET, LARGEST_CERTIFICATES = 64 << 10, 4 << 20
 #: A URL or another file system's path; one letter before a colon is a drive of Windows.
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -18,15 +20,16 @@ class UnfitFile(Exception):
     """A file is none that may be read, or cannot be. The message says why and quotes nothing of it: ``is not a regular file``."""
 
 
-def read_text(path: str, limit: int = LARGEST_SECRET) -> str:
+def read_text(path: str, limit: int = LARGEST_SECRET, *, decides: bool = False) -> str:
     """The text of a local regular file.
 
     Args:
         path: Of this machine; ``~`` is the user's home. No URL.
         limit: The most bytes that it may have.
+        decides: Whether it says who may do something, so that other users of this machine may not write it.
 
     Raises:
-        UnfitFile: It is none, is larger, or cannot be read.
+        UnfitFile: It is none, is larger, cannot be read, or others may write what decides.
     """
     if _ELSEWHERE.match(path):
         raise UnfitFile("is not a path of this machine")
@@ -35,8 +38,17 @@ def read_text(path: str, limit: int = LARGEST_SECRET) -> str:
         flag = getattr(os, "O_NONBLOCK", 0)
         with open(Path(path).expanduser(), "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
             # Nothing else has an end that is sure to come.
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise UnfitFile("is not a regular file")
+            if decides and not is_of_user(status):
+                raise UnfitFile(
+                    "belongs to another user of this machine, who could change it: copy it to a file of your own"
+                )
+            if decides and hasattr(os, "geteuid") and status.st_mode & 0o022:
+                raise UnfitFile(
+                    "can be changed by other users of this machine: take that right from them by chmod go-w"
+                )
             data = file.read(limit + 1)
     except (OSError, ValueError, RuntimeError) as error:
         raise UnfitFile(f"cannot be read on this machine ({type(error).__name__})") from None

@@ -38,6 +38,7 @@ func main() {
 	if *pollGateway != "" {
 		client := connect(*pollGateway)
 		defer client.Close()
+		list(ctx, client)
 		polled(ctx, client, command(*table, *where), *cancelPoll)
 		return
 	}

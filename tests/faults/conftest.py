@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.buckets import BucketServer
+from support.written_iceberg import catalog_at, metadata_file
 
 #: (fault, mode, moment) -> what came of it.
 _CELLS: dict[tuple[str, str, str], str] = {}
@@ -47,6 +51,21 @@ def expected(table: DeltaTableBuilder) -> pa.Table:
     return table.expected().select(["id", "text"]).sort_by("id")
 
 
+@pytest.fixture(scope="session")
+def lake(expected: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The metadata document of an Iceberg table of the same rows, at ``s3://lake``: files of as many row groups, in its directory's parent."""
+    directory = tmp_path_factory.mktemp("lake")
+    catalog = catalog_at("s3://lake", directory)
+    files = []
+    for number in range(3):
+        part = expected.slice(number * 4000, 4000)
+        pq.write_table(part, directory / f"f{number}.parquet", 1000, write_page_checksum=True, compression="none")
+        files.append(f"s3://lake/f{number}.parquet")
+    table = catalog.create_table("db.t", expected.schema)
+    table.add_files(files)
+    return metadata_file(table, catalog)
+
+
 @pytest.fixture
 def server(table: DeltaTableBuilder) -> Iterator[BucketServer]:
     """The table by url as ``s.d.t``, and by directory in a bucket as ``s.d.dir``."""
@@ -54,6 +73,16 @@ def server(table: DeltaTableBuilder) -> Iterator[BucketServer]:
         running.add_bucket_table("s.d.dir", table.path)
         yield running
         assert not running.failures
+
+
+def share_lake(server: BucketServer, metadata: Path) -> None:
+    """Share the Iceberg table as ``s.d.iceberg``."""
+    directory = metadata.parents[3]
+    server.bucket("lake", directory)
+    location = f"s3://lake/{metadata.relative_to(directory).as_posix()}"
+    keys = partial(server.vended_properties, "s3://lake")
+    server.iceberg.add("s.d.iceberg", metadata, location, storage_credentials=[{"prefix": "s3://lake", "config": keys}])
+    server.add_table("s.d.iceberg", directory, format="iceberg")
 
 
 @pytest.fixture

@@ -21,12 +21,16 @@ from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from faults.conftest import share_lake
 from support.buckets import BucketServer
 
 MOMENTS = ("before", "during", "between")
 MODES = ("url", "dir")
-#: Directory mode is on S3 at every moment; on the other clouds, whose libraries differ, within a file.
-PLACES = [(mode, moment) for mode in MODES for moment in MOMENTS] + [("gs", "during"), ("abfss", "during")]
+#: Directory mode is on S3 at every moment, and so are Iceberg tables; on the other clouds, whose libraries differ, within a file.
+PLACES = [(mode, moment) for mode in (*MODES, "iceberg") for moment in MOMENTS] + [
+    ("gs", "during"),
+    ("abfss", "during"),
+]
 #: A small budget, so that a file takes several requests.
 SMALL = {"memoryBudget": "1m"}
 
@@ -60,14 +64,15 @@ HASTE = {
 }
 #: Directory mode tells a file that is there and may not be read (it is listed, Azure would say 404) from one that is gone.
 #: Where a credential may not list: test_clouds.py.
-IN_DIRECTORIES = {("403 for good", mode): "CredentialError" for mode in ("dir", "gs", "abfss")}
+IN_DIRECTORIES = {("403 for good", mode): "CredentialError" for mode in ("dir", "gs", "abfss", "iceberg")}
 
 
 @pytest.fixture
-def server(table: DeltaTableBuilder) -> Iterator[BucketServer]:
+def server(table: DeltaTableBuilder, lake: Path) -> Iterator[BucketServer]:
     with BucketServer() as running:
         running.lists = ("s3", "gs", "abfss")
         share(running, table.path)
+        share_lake(running, lake)
         yield running
         assert not running.failures
 
@@ -138,7 +143,8 @@ def test_faults(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(
-    ("mode", "style"), [("url", "s3"), ("url", "s3-400"), ("url", "azure"), ("url", "gcs"), ("dir", "s3-400")]
+    ("mode", "style"),
+    [("url", "s3"), ("url", "s3-400"), ("url", "azure"), ("url", "gcs"), ("dir", "s3-400"), ("iceberg", "s3-400")],
 )
 def test_expiry(
     mode: str, style: str, moment: str, server: BucketServer, expected: pa.Table, cell: Callable[..., None]
@@ -151,7 +157,7 @@ def test_expiry(
     came = outcome(split, expected)
     cell(f"expiry ({style})", mode, moment, came)
     assert came == "rows"
-    kind = "query" if mode == "url" else "credentials"
+    kind = {"url": "query", "dir": "credentials", "iceberg": "iceberg"}[mode]
     assert server.count(kind) == 1, "one renewal serves the whole process"
 
 

@@ -1,6 +1,6 @@
 """Recipients without a secret under Spark, by option on classic sessions; and a stream's progress.
 
-On Connect they are whoever runs the server: faults/test_spark.py.
+On Connect they are whoever runs the server: faults/test_secrets_in_spark.py.
 """
 
 from __future__ import annotations

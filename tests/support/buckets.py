@@ -113,6 +113,15 @@ class BucketServer(SharingServer):
         """Where the buckets are, for the option ``storageEndpoint``."""
         return f"http://{self.address}"
 
+    def vended_properties(self, location: str, *, say_end: bool = True) -> dict[str, str]:
+        """New credentials of a bucket as an Iceberg catalog vends them, with where S3's is; ``say_end``: and when they end."""
+        table: Any = None
+        credentials = {**self._vend(location, table), "location": location}
+        if not say_end:
+            del credentials["expirationTime"]
+        place = {"s3.endpoint": self.storage_endpoint, "client.region": "eu-central-1"}
+        return properties_of(credentials) | (place if location.startswith("s3:") else {})
+
     def expire_credentials(self) -> None:
         """Every credential given out so far stops working now, whatever expiry was announced."""
         self._accepted.clear()
@@ -221,6 +230,24 @@ class BucketServer(SharingServer):
             body = {"azureUserDelegationSas": {"sasToken": f"sv=2021-06-08&sp=r&sig={first}"}}
             self.issued.append(first)
         return {**body, "expirationTime": int((time.time() + self.settings.credential_ttl) * 1000)}
+
+
+def properties_of(credentials: Mapping[str, Any]) -> dict[str, str]:
+    """Temporary credentials of Delta Sharing's wire in the words of an Iceberg catalog."""
+    ends = {"expires": str(credentials["expirationTime"])} if "expirationTime" in credentials else {}
+    if aws := credentials.get("awsTempCredentials"):
+        names = {
+            "access-key-id": "accessKeyId",
+            "secret-access-key": "secretAccessKey",
+            "session-token": "sessionToken",
+        }
+        keys = {f"s3.{name}": str(aws[field]) for name, field in names.items()}
+        return keys | {f"s3.session-token-{key}-at-ms": value for key, value in ends.items()}
+    if gcp := credentials.get("gcpOauthToken"):
+        return {"gcs.oauth2.token": gcp["oauthToken"]} | {f"gcs.oauth2.token-{key}-at": v for key, v in ends.items()}
+    sas = credentials["azureUserDelegationSas"]["sasToken"]
+    account = str(credentials["location"]).partition("@")[2].partition("/")[0]
+    return {f"adls.sas-token.{account}": sas} | {f"adls.sas-token-{key}-at-ms.{account}": v for key, v in ends.items()}
 
 
 def _refused(cloud: str, why: str) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from delta_sharing_spark.testing.server.responses import Request, Response
 from support.buckets import BucketServer
@@ -40,15 +39,7 @@ class IcebergLake(BucketServer):
 
     def vended(self) -> dict[str, str]:
         """New keys of the bucket, and where it is."""
-        table: Any = None
-        keys = self._vend("s3://lake", table)["awsTempCredentials"]
-        return {
-            "s3.access-key-id": keys["accessKeyId"],
-            "s3.secret-access-key": keys["secretAccessKey"],
-            "s3.session-token": keys["sessionToken"],
-            "s3.endpoint": self.storage_endpoint,
-            "client.region": "eu-central-1",
-        }
+        return self.vended_properties("s3://lake", say_end=False)
 
     def answer(self, request: Request) -> Response:
         if request.kind in ("data", "log") and self.ends is not None:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead
-from delta_sharing_spark.storage.text_files import decoded
+from delta_sharing_spark.storage.text_files import LARGEST_CERTIFICATES, UnfitFile, read_text
 
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
 RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"
@@ -310,11 +309,9 @@ def _text(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return decoded(Path(path).expanduser().read_bytes())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(
-            f"the file {path} of a Flight gateway's options cannot be read ({type(error).__name__}); check its path and rights"
-        ) from None
+        return read_text(path, LARGEST_CERTIFICATES)
+    except UnfitFile as why:
+        raise ProfileError(f"the file {path} of a Flight gateway's options {why}; check its path and rights") from None
 
 
 class FlightCatalog:

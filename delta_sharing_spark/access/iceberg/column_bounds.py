@@ -44,7 +44,7 @@ def decode_bound(data: object, kind: DataType) -> Any:
 
 def bounds_in(entry: Entry, field_id: int, kind: DataType) -> ColumnBounds:
     """The bounds of a column in a file, as far as its manifest tells them."""
-    low, high, nulls = (_stored(entry.tree.get(name), field_id) for name in _STATISTICS)
+    low, high, nulls = (stored_value(entry.tree.get(name), field_id) for name in _STATISTICS)
     lowest, highest = (_key(decode_bound(bound, kind), kind) for bound in (low, high))
     # NaN is not in the statistics, and is above all that is.
     greatest = domain(kind)[1] if kind in FLOATS else highest
@@ -52,7 +52,7 @@ def bounds_in(entry: Entry, field_id: int, kind: DataType) -> ColumnBounds:
     return bounds_of_statistics(kind, entry.rows, nulls, is_bounded, lowest, greatest, highest)
 
 
-def _stored(entries: Any, field_id: int) -> Any:
+def stored_value(entries: Any, field_id: int) -> Any:
     """The value of a field in a map with numbers as keys, which Avro writes as a list of ``key`` and ``value``."""
     for one in entries if isinstance(entries, list) else ():
         if isinstance(one, dict) and one.get("key") == field_id:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from delta_sharing_spark.access.iceberg.column_bounds import stored_value
 from delta_sharing_spark.access.iceberg.manifests import FILE_PATH_ID, POSITIONS, Entry, corrupt
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.scan.plan import MAX_VECTOR_BYTES, DeleteFile, DeletionVector
@@ -106,12 +107,5 @@ def require_parquet(entry: Entry) -> None:
 
 def _bound(bounds: Any) -> bytes | None:
     """A bound of the paths that a position delete file names: a map, which Avro writes as a list of entries."""
-    value = int_map(bounds).get(FILE_PATH_ID)
+    value = stored_value(bounds, FILE_PATH_ID)
     return value if isinstance(value, bytes) else None
-
-
-def int_map(entries: Any) -> Mapping[int, Any]:
-    """A map with numbers as keys, which Avro writes as a list of ``key`` and ``value``."""
-    if not isinstance(entries, list):
-        return {}
-    return {one["key"]: one["value"] for one in entries if isinstance(one, dict) and "key" in one and "value" in one}

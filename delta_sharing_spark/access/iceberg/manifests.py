@@ -194,4 +194,5 @@ def _count(value: object) -> int:
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError("not a text")
+    value.encode()  # raises ValueError for half a character
     return value

@@ -7,20 +7,33 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal as Number
+from functools import lru_cache
 from typing import Any
 
+from delta_sharing_spark.access.iceberg.buckets import Buckets
 from delta_sharing_spark.access.iceberg.column_bounds import bounds_in, decode_bound
 from delta_sharing_spark.access.iceberg.manifests import Entry, Manifest
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
+from delta_sharing_spark.access.iceberg.schema import UUID
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.predicates.scalar_types import key
 from delta_sharing_spark.predicates.skip_reason import SkipReason
-from delta_sharing_spark.predicates.three_valued import TRUE, UNBOUNDED, ColumnBounds, compile_possible_values
+from delta_sharing_spark.predicates.three_valued import (
+    ALL_NULL,
+    TRUE,
+    UNBOUNDED,
+    ColumnBounds,
+    PossibleValues,
+    compile_possible_values,
+)
 from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import columns
-from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
+from delta_sharing_spark.schema.types import ICEBERG_TYPE, DataType, Decimal, Primitive
 
-_TRUNCATE = re.compile(r"truncate\[([0-9]{1,9})\]")
+_TRUNCATE, _BUCKET = (re.compile(rf"{name}\[([0-9]{{1,9}})\]") for name in ("truncate", "bucket"))
+#: Conditions that are held, each narrowed to some buckets.
+_MOST_NARROWED = 4096
 _HOUR = DAY // 24
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 _INTEGERS = (Primitive("integer"), Primitive("long"), Primitive("date"))
@@ -36,37 +49,47 @@ class EntryPruner:
 
     def __init__(self, scan: ResolvedScan, specs: Mapping[int, Sequence[PartitionField]]) -> None:
         self._skipped: Counter[SkipReason] = Counter()
-        self._possible = None
+        self._possible: PossibleValues | None = None
         self._columns: list[tuple[int, int, DataType]] = []
         self._fields: dict[int, list[tuple[int, str, int, DataType, _Range]]] = {}
+        self._buckets: dict[int, list[tuple[int, str, int, Buckets]]] = {}
         if scan.prune is None:
             return
-        paths = {column.path: column for column in columns(scan.prune)}
-        self._slots = len(paths)
-        self._possible = compile_possible_values(scan.prune, {path: slot for slot, path in enumerate(paths)})
+        self._condition = scan.prune
+        self._places = {path: slot for slot, path in enumerate(dict.fromkeys(one.path for one in columns(scan.prune)))}
+        self._possible = compile_possible_values(scan.prune, self._places)
+        self._possible_within = lru_cache(_MOST_NARROWED)(self._compiled)
         top = {field.field_id: field for field in scan.columns.fields}
-        places = {path[0]: slot for slot, path in enumerate(paths) if len(path) == 1}
-        self._columns = [(places[f.name], number, f.type) for number, f in top.items() if number and f.name in places]
+        places = {path[0]: slot for path, slot in self._places.items() if len(path) == 1}
+        # Of a UUID, which is a text here, bounds are bytes, and which is less depends on their writer.
+        uuids = {number for number, field in top.items() if field.metadata.get(ICEBERG_TYPE) == UUID}
+        compared = [(number, f) for number, f in top.items() if number and number not in uuids and f.name in places]
+        self._columns = [(places[f.name], number, f.type) for number, f in compared]
         for spec_id, spec in specs.items():
             for place, part in enumerate(spec):
                 field = top.get(part.source_id)
                 slot = None if field is None else places.get(field.name)
                 if field is None or slot is None:
                     continue
-                ranges = _ranges(part.transform, field.type)
+                if (match := _BUCKET.fullmatch(part.transform)) and int(match[1]):
+                    is_uuid = part.source_id in uuids
+                    buckets = Buckets(scan.prune, (field.name,), is_uuid, int(match[1]))
+                    self._buckets.setdefault(spec_id, []).append((place, part.name, slot, buckets))
+                ranges = None if part.source_id in uuids else _ranges(part.transform, field.type)
                 if ranges is not None:
                     self._fields.setdefault(spec_id, []).append((place, part.name, slot, field.type, ranges))
 
     def may_hold(self, manifest: Manifest) -> bool:
         """Whether a manifest may list a file with a row that passes, by the summaries of its partitions."""
-        fields, summaries = self._fields.get(manifest.spec_id), manifest.partitions
-        if self._possible is None or not fields or summaries is None:
+        fields, summaries = self._fields.get(manifest.spec_id, ()), manifest.partitions
+        buckets = self._buckets.get(manifest.spec_id, ())
+        if self._possible is None or not (fields or buckets) or summaries is None:
             return True
-        bounds = [UNBOUNDED] * self._slots
+        bounds = [UNBOUNDED] * len(self._places)
+        usable = [one if isinstance(one, dict) and not one.get("contains_nan") else {} for one in summaries]
+        usable += [{}] * (1 + max((place for place, *_ in (*fields, *buckets)), default=0) - len(usable))
         for place, _, slot, kind, ranges in fields:
-            summary = summaries[place] if place < len(summaries) else None
-            if not isinstance(summary, dict) or summary.get("contains_nan"):
-                continue
+            summary = usable[place]
             width = kind if ranges is _same else _result_type(kind)
             low, high = (decode_bound(summary.get(name), width) for name in ("lower_bound", "upper_bound"))
             low, high = (value.encode() if isinstance(value, str) else value for value in (low, high))
@@ -74,26 +97,52 @@ class EntryPruner:
                 bounds[slot] = _narrowed(
                     bounds[slot], ranges(low)[0], ranges(high)[1], summary.get("contains_null") is not False
                 )
-        return bool(self._possible(bounds) & TRUE)
+        within = []
+        for place, _, _, one in buckets:
+            low, high = (decode_bound(usable[place].get(name), _INTEGERS[0]) for name in ("lower_bound", "upper_bound"))
+            # What is in no bucket is NULL, or unlike what the specification says.
+            is_certain = usable[place].get("contains_null") is False and low is not None and high is not None
+            within.append((low, high) if is_certain and 0 <= low <= high < one.count else None)
+        return bool(self._possible_within(manifest.spec_id, tuple(within))(bounds) & TRUE)
+
+    def _compiled(self, spec_id: int, within: Sequence[tuple[int, int] | None]) -> PossibleValues:
+        """The condition over rows that are in these buckets, of each field that is one; None of all."""
+        condition = self._condition
+        for (_, _, _, buckets), bounds in zip(self._buckets.get(spec_id, ()), within, strict=True):
+            if bounds is not None:
+                condition = buckets.within(condition, range(bounds[0], bounds[1] + 1))
+        return compile_possible_values(condition, self._places)
 
     def may_match(self, entry: Entry) -> bool:
         """Whether a file may hold a row that passes, by its partition and by the bounds of its columns."""
         if self._possible is None:
             return True
-        bounds = [UNBOUNDED] * self._slots
+        bounds, values = [UNBOUNDED] * len(self._places), entry.partition
+        within: list[tuple[int, int] | None] = []
+        for _, name, slot, buckets in self._buckets.get(entry.spec_id, ()):
+            at = values.get(name)
+            within.append((at, at) if type(at) is int and 0 <= at < buckets.count else None)
+            if at is None and name in values:
+                bounds[slot] = ALL_NULL
         for _, name, slot, kind, ranges in self._fields.get(entry.spec_id, ()):
-            value = _key(entry.partition.get(name), kind)
+            value = _key(values.get(name), kind)
             # A date's partition of a column that became a timestamp since counts days, not microseconds.
-            is_other = ranges is _same and kind in _TIMES and not isinstance(entry.partition.get(name), datetime)
-            if value is not None and not is_other:
+            is_other = ranges is _same and kind in _TIMES and not isinstance(values.get(name), datetime)
+            if values.get(name) is None and name in values:
+                bounds[slot] = ALL_NULL
+            elif value is not None and not is_other:
                 bounds[slot] = _narrowed(bounds[slot], *ranges(value), False)
-        if not self._possible(bounds) & TRUE:
+        possible = self._possible_within(entry.spec_id, tuple(within))
+        if not possible(bounds) & TRUE:
             self._skipped[SkipReason.PARTITION_VALUES] += 1
             return False
         for slot, number, kind in self._columns:
-            if bounds[slot] is UNBOUNDED:
-                bounds[slot] = bounds_in(entry, number, kind)
-        if not self._possible(bounds) & TRUE:
+            by_partition, by_column = bounds[slot], bounds_in(entry, number, kind)
+            if by_partition is UNBOUNDED:
+                bounds[slot] = by_column
+            elif by_partition.has_values and by_column.has_values:
+                bounds[slot] = _narrowed(by_column, by_partition.low, by_partition.high, by_partition.has_nulls)
+        if not possible(bounds) & TRUE:
             self._skipped[SkipReason.STATISTICS] += 1
             return False
         return True
@@ -104,14 +153,14 @@ class EntryPruner:
             pruner.count(reason, count)
 
 
-def _narrowed(known: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:
+def _narrowed(bounds: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:
     """Bounds that two fields of a spec tell of one column: the narrower of each."""
-    lows = [one for one in (known.low, low) if one is not None]
-    highs = [one for one in (known.high, high) if one is not None]
+    lows = [one for one in (bounds.low, low) if one is not None]
+    highs = [one for one in (bounds.high, high) if one is not None]
     lowest, highest = max(lows, default=None), min(highs, default=None)
     if lowest is not None and highest is not None and lowest > highest:
         return UNBOUNDED  # what contradicts itself tells nothing
-    return ColumnBounds(known.has_nulls and has_nulls, True, lowest, highest, highest)
+    return ColumnBounds(bounds.has_nulls and has_nulls, True, lowest, highest, highest)
 
 
 def _ranges(transform: str, kind: DataType) -> _Range | None:
@@ -189,7 +238,7 @@ _TIME_RANGES: tuple[Mapping[str, _Range], Mapping[str, _Range]] = (
 def _key(value: object, kind: DataType) -> int | bytes | None:
     """A partition's value, as Avro's decoder gives it, as a key; None for one that tells nothing here, NULL among them."""
     if isinstance(value, str):
-        return value.encode()
+        return value.encode("utf-8", "surrogatepass")
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -197,5 +246,5 @@ def _key(value: object, kind: DataType) -> int | bytes | None:
     if isinstance(value, date):
         return value.toordinal() - _FIRST_DAY
     if isinstance(value, Number) and isinstance(kind, Decimal):
-        return int(value.scaleb(kind.scale))
+        return int(key(value, kind))
     return value if type(value) is int else None

@@ -9,6 +9,7 @@ from typing import Any
 from delta_sharing_spark.schema.types import (
     COLUMN_MAPPING_ID,
     COLUMN_MAPPING_NAME,
+    ICEBERG_TYPE,
     INITIAL_DEFAULT,
     MAX_DEPTH,
     NAMES_IN_FILES,
@@ -22,6 +23,8 @@ from delta_sharing_spark.schema.types import (
     Unreadable,
 )
 
+#: The type whose values are texts here, and sixteen bytes there.
+UUID = "uuid"
 _PRIMITIVES = {
     "boolean": "boolean",
     "int": "integer",
@@ -32,7 +35,7 @@ _PRIMITIVES = {
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
     "string": "string",
-    "uuid": "string",
+    UUID: "string",
     "binary": "binary",
     "unknown": "void",
     "variant": "variant",
@@ -111,6 +114,8 @@ def _field(tree: Mapping[str, Any], names: NameMapping | None, depth: int) -> Fi
         metadata[NAMES_IN_FILES] = names.get(number, ())
     if tree.get("initial-default") is not None:
         metadata[INITIAL_DEFAULT] = tree["initial-default"]
+    if tree["type"] == UUID:
+        metadata[ICEBERG_TYPE] = UUID
     kind = _type(tree["type"], names, depth + 1)
     required = tree.get("required", False)
     return Field(name, kind, not required, metadata)

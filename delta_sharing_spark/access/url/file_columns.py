@@ -76,13 +76,13 @@ class FileColumns:
         self._expires.extend([UNKNOWN if millis is None else millis for millis in block.expirations])
         start = 0
         while start < len(block):
-            taken = min(len(block) - start, _TOGETHER - len(self._last.ids))
+            count = min(len(block) - start, _TOGETHER - len(self._last.ids))
             at = len(self._last.ids) - start
-            for place in [place for place in block.vectors if start <= place < start + taken] if block.vectors else ():
+            for place in [place for place in block.vectors if start <= place < start + count] if block.vectors else ():
                 self._last.vectors[place + at] = block.vectors[place]
-            self._last.ids += block.ids[start : start + taken]
-            self._last.urls += block.urls[start : start + taken]
-            start += taken
+            self._last.ids += block.ids[start : start + count]
+            self._last.urls += block.urls[start : start + count]
+            start += count
             if len(self._last.ids) == _TOGETHER:
                 self._pack()
 
@@ -115,8 +115,8 @@ class FileColumns:
     def earliest_end(self) -> float | None:
         """When the first URL ends by the answer, in seconds since the epoch; None where it tells no end."""
         expires = np.array(self._expires, np.int64)
-        told = expires[expires > 0]
-        return float(told.min()) / 1000 if len(told) else None
+        ends = expires[expires > 0]
+        return float(ends.min()) / 1000 if len(ends) else None
 
     def rows(self, places: Iterable[int]) -> Iterator[FileRow]:
         """The files at some places, which mostly grow: neighbours are decompressed together."""
@@ -137,18 +137,18 @@ class FileColumns:
 
     def take(self, places: Sequence[int]) -> FileColumns:
         """The files at some places, apart from the others."""
-        taken = FileColumns()
-        taken._hashes = array("q", [self._hashes[place] for place in places])
+        copy = FileColumns()
+        copy._hashes = array("q", [self._hashes[place] for place in places])
         for row in self.rows(places):
-            taken._sizes.append(row.size)
-            taken._expires.append(UNKNOWN if row.expires is None else row.expires)
+            copy._sizes.append(row.size)
+            copy._expires.append(UNKNOWN if row.expires is None else row.expires)
             if row.vector is not None:
-                taken._last.vectors[len(taken._last.ids)] = row.vector
-            taken._last.ids.append(row.id)
-            taken._last.urls.append(row.url)
-            if len(taken._last.ids) == _TOGETHER:
-                taken._pack()
-        return taken
+                copy._last.vectors[len(copy._last.ids)] = row.vector
+            copy._last.ids.append(row.id)
+            copy._last.urls.append(row.url)
+            if len(copy._last.ids) == _TOGETHER:
+                copy._pack()
+        return copy
 
     def find(self, file_id: str) -> list[FileRow]:
         """The files of an id: none, one, or several lines of a change feed."""

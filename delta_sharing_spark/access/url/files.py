@@ -292,11 +292,11 @@ def _places(
     reasons = pruner.reasons(keys, numbers, statistics)
     if reasons is None:
         return np.arange(len(numbers))
-    kept = np.flatnonzero(reasons == SkipReason.KEEP)
-    if len(kept) < len(numbers):
+    places = np.flatnonzero(reasons == SkipReason.KEEP)
+    if len(places) < len(numbers):
         for reason in SkipReason:
             skipped[reason] += int(np.count_nonzero(reasons == reason)) if reason else 0
-    return kept
+    return places
 
 
 def check_each_once(pages: Sequence[SnapshotFiles], table: str) -> None:
@@ -343,11 +343,11 @@ def files_by_version(
 
 
 def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, FileRecord]:
-    found: dict[str, FileRecord] = {}
+    by_id: dict[str, FileRecord] = {}
     for record in records:
-        if record.kind == kind and found.setdefault(record.id, record) is not record:
+        if record.kind == kind and by_id.setdefault(record.id, record) is not record:
             raise broken(f"the server lists file {record.id} of {table} twice in version {version}")
-    return found
+    return by_id
 
 
 def _changes(*kinds: dict[str, FileRecord]) -> Iterator[FileTask]:
@@ -389,9 +389,9 @@ def shape_of_answer(
     return shape_of(protocol, metadata, table)
 
 
-def check_parquet(needed: Iterable[str], table: str) -> None:
+def check_parquet(features: Iterable[str], table: str) -> None:
     """Raise UnsupportedFeatureError for an answer in the parquet format of a table that needs features which that cannot express."""
-    if features := tuple(needed):
+    if features := tuple(features):
         raise UnsupportedFeatureError(
             f"the sharing server answers for {table} in the parquet format, which cannot express {' and '.join(features)}: rows "
             f"would be wrong; set responseFormat to delta, read it with accessMode=dir if that is offered, or ask the provider "

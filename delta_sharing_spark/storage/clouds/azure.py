@@ -91,7 +91,7 @@ class Azure(contract.Cloud):
         super().check(parts, name)
         if "sig=" not in parts["sasToken"]:
             raise CredentialError(
-                f"{name}.sasToken has no signature (sig=); ask the provider to check the sharing server"
+                f"{name}.sasToken has no signature (the parameter sig); ask the provider to check the sharing server"
             )
 
     @classmethod

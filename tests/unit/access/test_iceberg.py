@@ -96,12 +96,15 @@ CONDITIONS = [
     "day < DATE'1969-12-10'", "day = DATE'2020-05-01'", "moment < TIMESTAMP_NTZ'1970-01-01 00:00:00'",
     "moment >= TIMESTAMP_NTZ'1970-12-31 12:00:00'", "zoned = TIMESTAMP'1970-01-01 04:00:00Z'", "price < -1.5", "price = 2.25",
     "id = 7 OR name = 'name 3'", "NOT (id > 5)", "day > DATE'2020-06-01' AND id IN (6, 30, 31)",
+    "NOT (name = 'name 3')", "(name = 'name 3') IS NULL", "(name IN ('name 1', 'name 4')) IS NOT TRUE", "id NOT IN (1, 2, 3)",
+    "name IN ('name 1', 'nobody') AND NOT (id IN (1, 2, 30))",
 ]  # fmt: skip
 TRANSFORMS = [
     (), ((1, IdentityTransform()),), ((2, IdentityTransform()),), ((3, IdentityTransform()),), ((4, IdentityTransform()),),
     ((6, IdentityTransform()),), ((1, BucketTransform(4)),), ((3, DayTransform()),), ((4, DayTransform()),),
     ((5, MonthTransform()),), ((2, TruncateTransform(6)),), ((1, TruncateTransform(10)),), ((6, TruncateTransform(100)),),
-    ((3, MonthTransform()), (1, BucketTransform(2))),
+    ((3, MonthTransform()), (1, BucketTransform(2))), ((2, BucketTransform(3)), (1, BucketTransform(2))),
+    ((4, BucketTransform(3)),), ((5, BucketTransform(3)), (6, BucketTransform(2))),
 ]  # fmt: skip
 
 

@@ -25,6 +25,8 @@ from delta_sharing_spark.scan.pace import LEAST
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.buckets import BucketServer
+from support.written_iceberg import catalog_at, metadata_file
 from unit.access.loopback import Answer, Request
 from unit.access.object_server import ObjectServer, serving
 from unit.access.shared_tables import upload
@@ -227,3 +229,50 @@ def test_a_stream_lists_anew_for_each_poll_and_fetches_no_commit_twice(
         assert counts == _once(*range(CHECKPOINT + 1, NEWEST + 1)) + Counter(["list"])
     else:
         assert not {name for name in _repeated(counts) if name.isdigit() and int(name) <= NEWEST}
+
+
+@pytest.mark.parametrize(
+    ("where", "manifests", "files"),
+    [(None, 6, 18), ("id = 17", 1, 2), ("part = 'b' AND id > 20", 4, 4), ("id IN (1, 46)", 2, 4), ("id < 0", 0, 0)],
+)
+def test_an_iceberg_load_fetches_each_part_once(tmp_path: Path, where: str | None, manifests: int, files: int) -> None:
+    """Two requests of the catalog, the list, the manifests that may hold a file of the query, and its files, each whole."""
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import IdentityTransform, TruncateTransform
+    from pyiceberg.types import LongType, NestedField, StringType
+
+    catalog = catalog_at("s3://lake", tmp_path)
+    spec = PartitionSpec(
+        PartitionField(2, 1000, IdentityTransform(), "part"), PartitionField(1, 1001, TruncateTransform(8), "eight")
+    )
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+    table = catalog.create_table("db.t", schema, partition_spec=spec)
+    for start in range(0, 48, 8):
+        table.append(pa.table({"id": range(start, start + 8), "part": ["abc"[n % 3] for n in range(8)]}))
+    with BucketServer() as server:
+        server.bucket("lake", tmp_path)
+        keys = server.vended_properties("s3://lake")
+        server.iceberg.add("s.d.t", metadata_file(table, catalog), table.metadata_location, config=keys)
+        server.add_table("s.d.t", tmp_path, format="iceberg")
+        scan = SharingClient(server.profile()).table("s.d.t").scan(where=where)
+        expected = sum(len(one.slices) for one in scan.plan().splits)
+        planned = Counter(request.path for request in server.requests if request.kind in ("data", "log"))
+        assert expected == files
+        assert sorted(planned.values()) == [1] * (1 + manifests)
+        assert server.count("iceberg") == 2
+        server.reset_metrics()
+        assert scan.to_arrow().num_rows == len(list(filter(_passes(where), range(48))))
+        read = Counter(request.path for request in server.requests if request.path.endswith(".parquet"))
+        assert sorted(read.values()) == [1] * files
+
+
+def _passes(where: str | None) -> Any:
+    conditions = {
+        None: lambda n: True,
+        "id = 17": lambda n: n == 17,
+        "part = 'b' AND id > 20": lambda n: n % 8 % 3 == 1 and n > 20,
+        "id IN (1, 46)": lambda n: n in (1, 46),
+        "id < 0": lambda n: False,
+    }
+    return conditions[where]

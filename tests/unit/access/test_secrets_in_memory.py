@@ -2,88 +2,48 @@
 
 from __future__ import annotations
 
-import base64
 import gc
 import json
 import logging
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import TRACEBACK, DeltaSharingError
-from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
+from support.recipients import RECIPIENTS, Recipients
 
 _PACKAGE = "delta_sharing_spark."
 #: The server and its tables are no part of what a user's process holds.
 _OTHERS = ("delta_sharing_spark.testing",)
-_FLIGHT_TOKEN = "token-of-the-flight-gateway"
-Opened = Callable[..., SharingClient]
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[BucketServer]:
     table = DeltaTableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())])).append([{"id": n} for n in range(9)])
     with BucketServer() as running:
-        identity = running.identity
-        identity.client_id, identity.client_secret = "client-of-the-test", "secret-of-the-client-of-the-test"
-        identity.username, identity.password = "user-of-the-test", "password-of-the-test"
-        identity.check_assertion = lambda claims, text: True
         running.add_table("s.d.url", table.path)
         for scheme in ("s3", "gs", "abfss"):
             running.add_bucket_table(f"s.d.{scheme}", table.path, scheme=scheme)
         yield running
 
 
-def clients(server: BucketServer, directory: Path) -> Iterator[tuple[SharingClient, list[str]]]:
-    """A client for each kind of credential, and its secrets."""
-    options: dict[str, Any] = {"storageEndpoint": server.storage_endpoint, "retryTimeout": "1s"}
-    for kind in ("bearer_token", "oauth_client_credentials", "basic"):
-        yield SharingClient(server.profile(kind), **options), []
-    key = rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (directory / "key.pem").write_bytes(key)
-    signs = {"privateKeyFile": str(directory / "key.pem"), "keyId": "k", "algorithm": "RS256"}
-    profile = {
-        "shareCredentialsVersion": 2,
-        "type": "oauth_jwt_bearer_private_key_jwt",
-        "endpoint": server.endpoint,
-        "auth": {
-            "tokenEndpoint": server.token_endpoint,
-            "issuer": f"http://{server.address}/issuer",
-            "clientId": "client",
-            "audience": "audience",
-            "privateKey": signs,
-        },
-    }
-    said = {
-        "privateKeyFile": str(directory / "key.pem"),
-        "privateKeyOrigin": f"http://{server.address}",
-        "identityEndpoint": server.endpoint,
-    }
-    yield SharingClient(profile, **said, **options), [key.decode().splitlines()[1]]
-    (directory / "token").write_text(server.token)
-    yield SharingClient(bearerTokenFile=str(directory / "token"), identityEndpoint=server.endpoint, **options), []
-
-
-def secrets_of(server: BucketServer) -> list[str]:
-    identity = server.identity
-    header = base64.b64encode(f"{identity.username}:{identity.password}".encode()).decode()
-    drawn = [*server.issued, *identity.issued, server.token, identity.client_secret, identity.password, header]
-    return [*drawn, "X-Amz-Signature=", _FLIGHT_TOKEN]
+def clients(server: BucketServer, recipients: Recipients) -> Iterator[SharingClient]:
+    """A client for each kind of credential."""
+    for kind in RECIPIENTS:
+        if kind != "flight":
+            profile, options = recipients.asks(kind)
+            given = {"storageEndpoint": server.storage_endpoint, "retryTimeout": "1s", **options}
+            yield SharingClient(profile, **given)
 
 
 def objects() -> Iterator[object]:
@@ -124,20 +84,20 @@ def shown(value: object) -> str:
 def test_no_repr_shows_a_secret(server: BucketServer, tmp_path: Path) -> None:
     """After loads with every kind of credential, of all that the process holds."""
     held: list[object] = []
-    more: list[str] = []
-    for client, own in clients(server, tmp_path):
-        more += own
+    recipients = Recipients(server, tmp_path)
+    for client in clients(server, recipients):
         for name in ("url", "s3", "gs", "abfss"):
             scan = client.table(f"s.d.{name}").scan()
             assert scan.to_arrow().num_rows == 9
             held += [client, scan, scan.plan(), *scan.plan().splits, scan.resolved(), scan.opened()]
     cluster = ClusterGateway(bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=0)
-    settings = GatewaySettings(tokens=(_FLIGHT_TOKEN,), key=b"key-of-the-tickets" + bytes(14))
-    with FlightGateway(client, settings) as gateway:
-        behind = SharingClient.over(gateway.uri, _FLIGHT_TOKEN)
+    settings = GatewaySettings(tokens=("token-of-another-gateway",), key=b"key-of-the-tickets" + bytes(14))
+    with recipients.gateway({}) as gateway:
+        behind = SharingClient(**recipients.asks("flight", gateway)[1])
         held += [behind, behind.table("s.d.url").scan().plan(), gateway, settings, cluster]
         assert behind.table("s.d.url").scan().to_arrow().num_rows == 9
-        sought = [*secrets_of(server), *more, str(cluster.key_field), cluster.secret.hex(), "key-of-the-tickets"]
+        sought = [*recipients.secrets, str(cluster.key_field), cluster.secret.hex(), *map(repr, settings.tokens or ())]
+        sought += ["key-of-the-tickets", repr(bytes(range(32)))[2:-1]]
         assert len(server.issued) >= 12
         count = 0
         for one in objects():
@@ -155,7 +115,8 @@ def test_no_traceback_holds_a_secret_in_its_locals(
     """Of errors at each of three places, for every kind of credential; asked for all frames, they do, which the page says."""
     monkeypatch.delenv(TRACEBACK, raising=False)
     logging.getLogger("delta_sharing_spark").setLevel(logging.WARNING)
-    for client, own in clients(server, tmp_path):
+    recipients = Recipients(server, tmp_path)
+    for client in clients(server, recipients):
         auth._tokens.clear()
         for name in ("url", "s3", "gs", "abfss"):
             server.faults.clear()
@@ -170,5 +131,5 @@ def test_no_traceback_holds_a_secret_in_its_locals(
             with pytest.raises(DeltaSharingError) as failed:
                 client.table(f"s.d.{name}").scan().to_arrow()
             for place, value in locals_of(failed.value):
-                for secret in [*secrets_of(server), *own]:
+                for secret in recipients.secrets:
                     assert secret not in shown(value), f"{place} holds {secret[:12]} ({json.dumps(fault)})"

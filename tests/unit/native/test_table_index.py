@@ -86,6 +86,28 @@ def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode:
     assert index.size_in_bytes() == index.listed((), ALL)[0].report.bytes
 
 
+def test_other_filters_are_answered_by_a_listing_of_all_files(server: SharingServer, gateway: Gateway) -> None:
+    """With no request, until files of it cannot be read."""
+    index = index_of(server, gateway, accessMode="url")
+    index.listed((), ALL)
+    asked = server.count("query")
+    for question, files in (
+        ((where("id < 25"), None), 3),
+        ((where("id = 49"), None), 1),
+        ((None, table_index.COUNTED), 5),
+    ):
+        plan, scan = index.listed((), question)
+        assert scan.files == files
+        assert scan.is_repeated or question[0] is None
+        assert server.count("query") == asked
+    plan.has_failed = True
+    failed, _ = index.listed((), (where("id < 25"), None))
+    failed.has_failed = True
+    again, scan = index.listed((), (where("id < 25"), None))
+    assert again is not failed
+    assert (scan.is_repeated, server.count("query")) == (False, asked + 1)
+
+
 def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(server: SharingServer, gateway: Gateway) -> None:
     index = index_of(server, gateway, accessMode="url")
     for question in ((where("id < 25"), None), (None, 5)):

@@ -39,7 +39,7 @@ from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
-from delta_sharing_spark.storage.own_files import hidden_name
+from delta_sharing_spark.storage.own_files import HAS_DIRECTORIES, hidden_name
 from support import HANGS
 from support.buckets import BucketServer
 
@@ -273,6 +273,28 @@ def test_links_on_disk_are_not_written_through(server: BucketServer, files: Path
     volume.download(to=to, replace=True)
     assert (outside / "kept").read_text() == "kept"
     assert _on_disk(to) == _on_disk(files)
+
+
+@pytest.mark.skipif(not HAS_DIRECTORIES, reason="the system opens nothing by a directory's descriptor")
+def test_a_directory_that_becomes_a_link_is_not_written_through(
+    server: BucketServer, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody moves a directory away while its first file arrives, and puts a link in its place."""
+    to, outside = tmp_path / "to", tmp_path / "outside"
+    outside.mkdir()
+    monkeypatch.setattr(download, "AT_ONCE", 1)
+
+    def swap() -> None:
+        (to / "raw").rename(to / "moved")
+        (to / "raw").symlink_to(outside)
+
+    volume = _volume(server, files)
+    server.faults.add("data", r"/raw/", times=1, call=swap)
+    with pytest.raises(FileError, match=f"{to}/raw is a link or a file where a directory has to be, and is not"):
+        volume.download(to=to)
+    assert list(outside.iterdir()) == []
+    (first,) = [path for path in (to / "moved").iterdir() if path.is_file()]
+    assert first.read_bytes() == (files / "raw" / first.name).read_bytes()
 
 
 # Downloads

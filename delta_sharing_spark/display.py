@@ -191,8 +191,8 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
         if report.is_repeated
         else "whose listing stays for other queries, in"
     )
-    kept = f", {listed} {size_text(report.kept_bytes)} of memory" if report.kept_bytes else ""
-    lines.append(f"listed     {counted(report.listed, 'file')}{kept}")
+    memory = f", {listed} {size_text(report.kept_bytes)} of memory" if report.kept_bytes else ""
+    lines.append(f"listed     {counted(report.listed, 'file')}{memory}")
     for rule, count in report.skipped.items():
         lines.append(f"skipped    {counted(count, 'file')} by {rule}")
     files, splits = counted(report.files, "file"), counted(len(planned.splits), "split")

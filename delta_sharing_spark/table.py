@@ -69,7 +69,7 @@ class Scan(Load, RowSource):
     """A selection of a table's columns and rows (``Load``); reading begins with one of the ``to_`` methods."""
 
     def __dir__(self) -> Iterable[str]:
-        hidden = ("as_read_by", "limited", "opened", "options", "plan", "prune", "resolved", "table")
+        hidden = ("as_read_by", "described", "limited", "opened", "options", "plan", "prune", "resolved", "table")
         return [name for name in super().__dir__() if name not in hidden]
 
     def __repr__(self) -> str:

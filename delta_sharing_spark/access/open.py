@@ -65,8 +65,8 @@ def negotiate(metadata: Metadata, requested: str, table: str, url_refusal: str |
     offered, num_files = metadata.access_modes, metadata.num_files
     named = {mode.strip().lower() for mode in offered or ("url",)}
     no_location = None if metadata.location else "the server names no location for it, which the protocol requires"
-    known: Mapping[Mode, str | None] = {"url": url_refusal, "dir": no_location}
-    refusals = {mode: refusal for mode, refusal in known.items() if mode in named}
+    possible: Mapping[Mode, str | None] = {"url": url_refusal, "dir": no_location}
+    refusals = {mode: refusal for mode, refusal in possible.items() if mode in named}
     if not refusals:
         raise AccessModeError(
             f"the sharing server offers table {table} by {_listed(offered)} only, and this client knows url and dir; "
@@ -109,8 +109,8 @@ def _only(mode: Mode, offered: Sequence[str] | None, table: str, refusals: Mappi
     ways = _remedies(refusals)
     if other in refusals and refusals[other] is None:
         # What a server refuses for a table's features may be refused by directory as well.
-        if_known = ", which read it if this client knows its features" if mode == "url" and mode in refusals else ""
-        ways = [f"set accessMode to auto or {other}{if_known}", *ways]
+        condition = ", which read it if this client knows its features" if mode == "url" and mode in refusals else ""
+        ways = [f"set accessMode to auto or {other}{condition}", *ways]
     raise AccessModeError(f"{cause}; {', or '.join(ways)}")
 
 

@@ -207,13 +207,13 @@ def splits_of(
 
 def _needed_for(limit: int, files: Iterable[FileTask]) -> Iterable[FileTask]:
     """The first files that hold ``limit`` rows; all where statistics do not tell."""
-    chosen, known = [], 0
+    chosen, total = [], 0
     for task in files:
         chosen.append(task)
         rows = live_rows(task)
         if rows is None:
             return files
-        known += rows
-        if known >= limit:
+        total += rows
+        if total >= limit:
             break
     return chosen

@@ -138,9 +138,9 @@ class Gateway:
         with self._lock:
             self._check_open()
             for reference, _ in self._indexes.values():
-                known = reference()
-                if known is not None and known.identity == index.identity:
-                    return known
+                existing = reference()
+                if existing is not None and existing.identity == index.identity:
+                    return existing
             self._indexes[index.token] = weakref.ref(index), has_ended
         return index
 
@@ -152,8 +152,8 @@ class Gateway:
         """
         with self._lock:
             self._check_open()
-            known = (token for token, (served, _) in self._places.items() if served.place == place)
-            token = next(known, None) or secrets.token_hex(16)
+            tokens = (token for token, (served, _) in self._places.items() if served.place == place)
+            token = next(tokens, None) or secrets.token_hex(16)
             served = self._places[token][0] if token in self._places else ServedPlace(place, token)
             self._places[token] = (served, has_ended)
         return self.address_of(token)
@@ -171,9 +171,9 @@ class Gateway:
 
     def keep(self, index: TableIndex, plan: NativePlan) -> None:
         with self._lock:
-            known = self._indexes.get(index.token)
-        if known is not None:
-            self.add(plan, known[1])
+            entry = self._indexes.get(index.token)
+        if entry is not None:
+            self.add(plan, entry[1])
 
     def remember(self, error: DeltaSharingError) -> str:
         """Keep an error that ends a query, so that it can be found again in Spark's message; returns its text."""
@@ -291,16 +291,18 @@ class Gateway:
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
-            left = [token for token, (index, has_ended) in self._indexes.items() if index() is None or has_ended()]
-            for token in left:
+            ended_indexes = [
+                token for token, (index, has_ended) in self._indexes.items() if index() is None or has_ended()
+            ]
+            for token in ended_indexes:
                 del self._indexes[token]
                 of_it = [listing for listing in self._plans if listing.startswith(f"{token}-")]
                 gone += [self._plans.pop(listing)[0] for listing in of_it]
             places = [token for token, (_, has_ended) in self._places.items() if has_ended()]
             for token in places:
                 del self._places[token]
-            is_left = self._plans or self._indexes or self._places or self.is_closed
-            were_last = bool(gone or left or places) and not is_left
+            remains = self._plans or self._indexes or self._places or self.is_closed
+            were_last = bool(gone or ended_indexes or places) and not remains
             if were_last:
                 self._closing.set()  # before another load can come
         for reader in gone:
@@ -416,12 +418,12 @@ class Gateway:
             served = self._place(token)
             if served is None:
                 return self._serve_plan(connection, request, token, below)
-            if (known := served.failures.of(below)) is not None:
-                connection.sendall(self._failure(known))
+            if (failure := served.failures.of(below)) is not None:
+                connection.sendall(self._failure(failure))
                 return True
             if request.operation == "OPEN":
                 return self._open_place(connection, request, served, below)
-            connection.sendall(self._told_of_place(served, below, request.operation))
+            connection.sendall(self._answer_of_place(served, below, request.operation))
         except NoSuchFileError:
             connection.sendall(webhdfs.not_found(below))
         except DeltaSharingError as error:
@@ -441,8 +443,8 @@ class Gateway:
             return False
         columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(name)
         try:
-            if (known := reader.failures.of(number)) is not None:
-                connection.sendall(self._failure(known))
+            if (failure := reader.failures.of(number)) is not None:
+                connection.sendall(self._failure(failure))
             elif number is None:
                 connection.sendall(webhdfs.not_found(name))
             elif request.operation == "OPEN":
@@ -478,7 +480,7 @@ class Gateway:
         """Send a file from the request's offset on; returns whether the connection can be used for another."""
         return served.send(connection, path, request.offset, self._budget, partial(self._failed, served, path))
 
-    def _told_of_place(self, served: ServedPlace, path: str, operation: str) -> bytes:
+    def _answer_of_place(self, served: ServedPlace, path: str, operation: str) -> bytes:
         if operation == "LISTSTATUS":
             statuses = [status_of(entry, entry.name.rstrip("/").rpartition("/")[2]) for entry in served.listed(path)]
             return webhdfs.json_answer({"FileStatuses": {"FileStatus": statuses}})
@@ -543,11 +545,11 @@ class Gateway:
         offset = request.offset
         layout = reader.files.get(number, columns).layout
         end = self.shown_length or layout.length
-        left, padding = end - offset, 0
-        if self.shown_length is not None and left <= len(layout.tail) + _PADDING:
+        rest, padding = end - offset, 0
+        if self.shown_length is not None and rest <= len(layout.tail) + _PADDING:
             # The footer is where the shown length ends; a reader may ask for more than it.
-            padding = max(0, left - len(layout.tail))
-            offset = layout.length - left + padding
+            padding = max(0, rest - len(layout.tail))
+            offset = layout.length - rest + padding
         if offset >= layout.length:
             connection.sendall(webhdfs.answer(200, b""))
             return True
@@ -556,7 +558,7 @@ class Gateway:
         assert isinstance(first, memoryview)
         # Hadoop's client closes the connection of each OPEN. Where it could keep it, Java reads up to 512 KiB of what a
         # stream has left when it is closed: nobody wants those.
-        start = webhdfs.head(200, left, is_last=True) + bytes(padding)
+        start = webhdfs.head(200, rest, is_last=True) + bytes(padding)
         connection.sendall(b"".join((start, first)) if len(first) < 65536 else start)
         if len(first) >= 65536:
             connection.sendall(first)
@@ -604,8 +606,8 @@ def _wait_for_reader(connection: socket.socket, wait: Pause) -> ReaderState:
         if select.select([connection], [], [], pause)[0]:
             return ReaderState(True, not _is_reset(connection))
         pause = min(2 * pause, _LONGEST_PAUSE)
-    has_left = bool(select.select([connection], [], [], wait.blindly if unread is None else wait.seconds)[0])
-    return ReaderState(has_left, not unread and not (has_left and _is_reset(connection)))
+    has_closed = bool(select.select([connection], [], [], wait.blindly if unread is None else wait.seconds)[0])
+    return ReaderState(has_closed, not unread and not (has_closed and _is_reset(connection)))
 
 
 def _is_reset(connection: socket.socket) -> bool:

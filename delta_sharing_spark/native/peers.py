@@ -87,19 +87,19 @@ def _by_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
 
 def _by_table(theirs: Address, ours: Address) -> int | None:
     """The owner's uid by the kernel's table of sockets; None where there is no table, -1 where the socket is not in it."""
-    is_told = False
+    is_listed = False
     for table in _TABLES:
         try:
             text = table.read_bytes()
         except OSError:
             continue
-        is_told = True
+        is_listed = True
         is_ipv6 = table.name == "tcp6"
         place = text.find(f"{_hex(theirs, is_ipv6)} {_hex(ours, is_ipv6)} ".encode())
         if place >= 0:
             line = text[place : text.find(b"\n", place)].split()
             return int(line[6])
-    return -1 if is_told else None
+    return -1 if is_listed else None
 
 
 def _hex(address: Address, is_ipv6: bool) -> str:

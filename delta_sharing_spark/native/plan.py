@@ -422,29 +422,29 @@ def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:
 
 def _joined(files: Sequence[PlannedFile], most: int) -> list[VirtualFile]:
     """Small files of one partition as one, at most so many; the others each as it is."""
-    shown: list[VirtualFile] = []
+    virtual: list[VirtualFile] = []
     open_ones: dict[int, tuple[list[PlannedFile], int]] = {}
     for file in files:
         if file.task.size > SMALL_FILE or file.limit is not None:
-            shown.append(VirtualFile.of([file]))
+            virtual.append(VirtualFile.of([file]))
             continue
         members, size = open_ones.get(file.partition, ([], 0))
         if members and (size + file.task.size > _JOINED_BYTES or len(members) >= most):
-            shown.append(VirtualFile.of(members))
+            virtual.append(VirtualFile.of(members))
             members, size = [], 0
         members.append(file)
         open_ones[file.partition] = members, size + file.task.size
-    return shown + [VirtualFile.of(members) for members, _ in open_ones.values()]
+    return virtual + [VirtualFile.of(members) for members, _ in open_ones.values()]
 
 
 def _joined_as(files: Sequence[PlannedFile], joined: Joined, most: int) -> list[VirtualFile]:
     """The virtual files of an earlier listing, as far as their files are listed; the other files as ``_joined``."""
     by_digest = {file.digest: file for file in files}
-    shown = []
+    virtual = []
     for digests in joined:
         if all(digest in by_digest for digest in digests):
-            shown.append(VirtualFile.of([by_digest.pop(digest) for digest in digests]))
-    return shown + _joined(list(by_digest.values()), most)
+            virtual.append(VirtualFile.of([by_digest.pop(digest) for digest in digests]))
+    return virtual + _joined(list(by_digest.values()), most)
 
 
 def _digest(task: FileTask, limit: int | None = None) -> int:

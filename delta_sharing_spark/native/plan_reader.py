@@ -1,9 +1,9 @@
 """Answers Spark's Parquet reader, whose requests say where it begins to read and never how far.
 
 The footer tells where the column chunk ends that begins there; the path tells which columns the scan reads. The chunks of
-these are fetched by parallel ranges, those of the next row group or file ahead of need. Memory is bounded: fetched chunks
-by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``, a chunk too large for that by a window of a few
-pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
+these are fetched by parallel ranges, those of the next row group or file ahead of need. Memory is bounded: fetched
+chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``, a chunk too large for that by a window
+of a few pieces. All together are bounded by ``budget.Bounds.held``: who would pass it waits.
 """
 
 from __future__ import annotations
@@ -331,8 +331,8 @@ class Failures:
 class Pause:
     """Yielded between bytes, where the reader may need no more.
 
-    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent, or ``blindly`` seconds where
-    the system does not tell what it has read. The gateway answers with a ``ReaderState``.
+    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent. Where the
+    system does not tell what it has read, those are ``blindly`` seconds. The gateway answers with a ``ReaderState``.
     """
 
     seconds: float
@@ -342,11 +342,11 @@ class Pause:
 class ReaderState(NamedTuple):
     """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
 
-    has_left: bool
+    has_closed: bool
     has_read_all: bool
 
 
-WAITS = ReaderState(has_left=False, has_read_all=True)
+WAITS = ReaderState(has_closed=False, has_read_all=True)
 
 #: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
 UNKNOWN, ENOUGH, TASTED = Pause(0.02, 0.05), Pause(0.05, 0.3), Pause(0.0, 0.3)
@@ -378,8 +378,8 @@ class FilePass:
     def next(self, following: Iterable[int]) -> int | None:
         """The first of the files ``following`` that was not opened; each is told once.
 
-        None before a file was read to its end, where Spark opens files that it does not read on (their footers say that no
-        row fits), and where as many as tasks at once are still to be opened.
+        None before a file was read to its end, and where as many as tasks at once are still to be opened. None also
+        where Spark opens files that it does not read on, as their footers say that no row fits.
         """
         over = list(self._opened.values())[:-AT_ONCE]
         if not over or not all(over) or len(self._expected) >= AT_ONCE:
@@ -443,7 +443,7 @@ class PlanReader:
             return
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            if ((yield ENOUGH if columns is None else LEAVES) or WAITS).has_left:
+            if ((yield ENOUGH if columns is None else LEAVES) or WAITS).has_closed:
                 return
             offset = 4
         if shown.whole is not None:
@@ -460,7 +460,7 @@ class PlanReader:
                     start = min(offset + _TASTE, chunk.range.end)
                     yield shown.read(offset, start)
                     state = (yield TASTED) or WAITS
-                    if state.has_left:
+                    if state.has_closed:
                         return
                     if pause is LEAVES and state.has_read_all:
                         self._is_misled, columns = True, None
@@ -473,7 +473,7 @@ class PlanReader:
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
                 yield shown.read(offset, end)
                 pause, offset = UNKNOWN, end
-            if pause is not None and ((yield pause) or WAITS).has_left:
+            if pause is not None and ((yield pause) or WAITS).has_closed:
                 return
         yield memoryview(layout.tail)[offset - layout.data_end :]
 

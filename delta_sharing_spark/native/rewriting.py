@@ -132,8 +132,8 @@ def _beside(file: FileFooter, written: FileFooter) -> FileFooter:
     anew = {element.name for element in written.columns.root.children}
     old, new, by = file.columns, written.columns, file.data_end
     stay = [n for n, leaf in enumerate(old.leaves) if leaf.path[0].decode() not in anew]
-    children = [new_or for element in old.root.children if element.is_kept for new_or in _either(element, new.root)]
-    root = Element({**old.root.raw}, children, is_kept=True, name=old.root.name)
+    children = [new_or for element in old.root.children if element.is_read for new_or in _either(element, new.root)]
+    root = Element({**old.root.raw}, children, is_read=True, name=old.root.name)
     moved = (replace(leaf, number=old.count + leaf.number) for leaf in new.leaves)
     leaves = (*(old.leaves[n] for n in stay), *moved)
     groups = tuple(

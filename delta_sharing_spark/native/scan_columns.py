@@ -22,15 +22,15 @@ class ScanColumns:
 
     def __init__(self, paths: frozenset[bytes]) -> None:
         self.paths, self.part_of_files = paths, 0.0
-        self._known: dict[bytes, bool] = {}
+        self._answers: dict[bytes, bool] = {}
 
     def __contains__(self, column: bytes) -> bool:
-        known = self._known.get(column)
-        if known is None:
+        answer = self._answers.get(column)
+        if answer is None:
             names = column.split(b".")
-            known = any(b".".join(names[:count]) in self.paths for count in range(1, len(names) + 1))
-            self._known[column] = known
-        return known
+            answer = any(b".".join(names[:count]) in self.paths for count in range(1, len(names) + 1))
+            self._answers[column] = answer
+        return answer
 
 
 class ScanNames:
@@ -38,7 +38,7 @@ class ScanNames:
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self._leaves = leaves
-        self._known: dict[str, ScanColumns] = {}
+        self._answers: dict[str, ScanColumns] = {}
 
     def name(self, required: dict[str, Any] | None) -> str:
         """The name of a scan by the schema that Spark requires of it, as JSON; None where it is not told."""
@@ -49,17 +49,17 @@ class ScanNames:
 
     def columns_of(self, name: str) -> ScanColumns | None:
         """The columns that a scan of a name reads; None where nobody told, or for what is no name."""
-        known = self._known.get(name)
-        if known is None:
+        columns_read = self._answers.get(name)
+        if columns_read is None:
             try:
                 bits = int(name, 16)
             except ValueError:
                 return None
-            if len(self._known) >= _SCANS_KNOWN:
-                self._known.clear()
+            if len(self._answers) >= _SCANS_KNOWN:
+                self._answers.clear()
             columns = frozenset(leaf for place, leaf in enumerate(self._leaves) if bits >> place & 1)
-            known = self._known[name] = ScanColumns(columns)
-        return known
+            columns_read = self._answers[name] = ScanColumns(columns)
+        return columns_read
 
 
 def leaves_of(struct: dict[str, Any], above: bytes = b"") -> Iterator[bytes]:

@@ -28,7 +28,7 @@ class ServedPlace:
 
     def __init__(self, place: Place, token: str) -> None:
         self.place, self.token, self.failures = place, token, Failures()
-        self._known: OrderedDict[str, tuple[float, StoredObject]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[float, StoredObject]] = OrderedDict()
 
     def listed(self, path: str) -> list[StoredObject]:
         """What lies in a directory; a file itself, under no name."""
@@ -37,13 +37,13 @@ class ServedPlace:
             return [cached._replace(name="")]
         entries = list(self.place.entries(path))
         if not entries:
-            found = self.place.info(path)
-            return [] if found.name.endswith("/") else [found._replace(name="")]
+            entry = self.place.info(path)
+            return [] if entry.name.endswith("/") else [entry._replace(name="")]
         now = time.monotonic()
         for entry in entries:
-            self._known[entry.name] = (now, entry)
-        while len(self._known) > _KNOWN_FILES:
-            self._known.popitem(last=False)
+            self._entries[entry.name] = (now, entry)
+        while len(self._entries) > _KNOWN_FILES:
+            self._entries.popitem(last=False)
         return entries
 
     def info(self, path: str) -> StoredObject:
@@ -52,7 +52,7 @@ class ServedPlace:
 
     def forget(self, path: str) -> None:
         """Ask for a file anew the next time."""
-        self._known.pop(path, None)
+        self._entries.pop(path, None)
 
     def send(
         self,
@@ -91,7 +91,7 @@ class ServedPlace:
         return False
 
     def _fresh(self, path: str) -> StoredObject | None:
-        moment, entry = self._known.get(path, (0.0, None))
+        moment, entry = self._entries.get(path, (0.0, None))
         return entry if time.monotonic() - moment < _KNOWN_FOR else None
 
     def _read_ahead(

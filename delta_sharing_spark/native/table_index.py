@@ -128,7 +128,7 @@ class TableIndex:
         """
         began = time.monotonic()
         with self._lock:
-            listing = self._known(question)
+            listing = self._listing_for(question)
             native = listing or self._make(question, listed)
         report = native.report
         record = ScanListing(
@@ -156,7 +156,7 @@ class TableIndex:
         number = token.rpartition("-")[2]
         with self._lock:
             if self._fixed is not None:
-                return self._known((None, None))
+                return self._listing_for((None, None))
             question = next((q for q, n in self._questions.items() if str(n) == number), None)
             if question is None:
                 return None
@@ -168,12 +168,12 @@ class TableIndex:
         with self._lock:
             if self._total is not None:
                 return self._total[1]
-            is_told = head.version in (None, self.load.version) and not self.load.options.read_change_feed
-            if is_told and head.metadata.size is not None:
+            is_current = head.version in (None, self.load.version) and not self.load.options.read_change_feed
+            if is_current and head.metadata.size is not None:
                 return head.metadata.size
             return self.listed((), (None, None))[0].report.bytes
 
-    def _known(self, question: Question) -> NativePlan | None:
+    def _listing_for(self, question: Question) -> NativePlan | None:
         """A listing that answers a question; one whose files could not be read is asked for again."""
         if self._fixed is not None:
             if self._keeper.plan(self._fixed.token) is None:
@@ -198,7 +198,7 @@ class TableIndex:
         asked = replace(load, pushed=condition, is_pinned=True, rows_needed=None if every or is_count else rows)
         # A count and a scan of one condition are of the same files.
         alike = (None, COUNTED, COUNTED_TOGETHER) if rows is None or is_count else ()
-        other = next((listing for of in alike if of != rows and (listing := self._known((condition, of)))), None)
+        other = next((listing for of in alike if of != rows and (listing := self._listing_for((condition, of)))), None)
         try:
             planned = plan(asked, opener=self._opener, listed=listed) if other is None else other.planned
         except NotPinnedError as refusal:
@@ -213,7 +213,7 @@ class TableIndex:
                 question, rows = (condition, None), None
                 self._questions[condition, COUNTED] = self._numbered(question)
                 self._questions[condition, COUNTED_TOGETHER] = self._numbered(question)
-                if (listing := self._known(question)) is not None:
+                if (listing := self._listing_for(question)) is not None:
                     return listing
             else:
                 self._keeper.keep(self, counted)
@@ -222,7 +222,7 @@ class TableIndex:
             # The condition leaves out nothing: queries share what is read of the files.
             self._questions[question] = self._numbered((None, None))
             question = None, None
-            if (listing := self._known(question)) is not None:
+            if (listing := self._listing_for(question)) is not None:
                 return listing
         number = self._numbered(question)
         joined = self._joined.get(number)
@@ -261,8 +261,8 @@ class TableIndex:
             return self._total[0]
         if report.mode == "dir" and rows is None:
             return report.listed
-        is_told = head.version in (None, self.load.version) and not self.load.options.read_change_feed
-        return head.metadata.num_files if is_told else None
+        is_current = head.version in (None, self.load.version) and not self.load.options.read_change_feed
+        return head.metadata.num_files if is_current else None
 
     def _fix(self, listed: Callable[[int], None] | None) -> NativePlan:
         """List all files at the newest version, once for the load's life.

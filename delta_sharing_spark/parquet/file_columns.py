@@ -56,7 +56,7 @@ class Leaf:
         text = name.encode()
         raw: Struct = {1: (I32, BYTE_ARRAY), 3: (I32, OPTIONAL), 4: (BINARY, text), 6: (I32, 0)}
         raw[10] = (STRUCT, {1: (STRUCT, {})})
-        return Leaf(-1, (text,), Element(raw, leaf=0, is_kept=True, name=name), (0, 1))
+        return Leaf(-1, (text,), Element(raw, leaf=0, is_read=True, name=name), (0, 1))
 
 
 class Unread(NamedTuple):
@@ -115,7 +115,7 @@ def leaves_of(root: Element) -> Iterator[Leaf]:
     def walk(
         element: Element, path: tuple[bytes, ...], levels: tuple[int, int], required: str | None
     ) -> Iterator[Leaf]:
-        if not element.is_kept:
+        if not element.is_read:
             return
         repetition = element.value(3)
         levels = levels[0] + (repetition == REPEATED), levels[1] + (repetition in (OPTIONAL, REPEATED))

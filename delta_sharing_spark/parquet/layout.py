@@ -170,7 +170,7 @@ def shown_elements(root: Element, deletion_column: str | None) -> list[ThriftStr
     flat: list[ThriftStruct] = []
 
     def put(element: Element) -> int:
-        if not element.is_kept and element is not root:
+        if not element.is_read and element is not root:
             return 0
         raw = {number: item for number, item in element.raw.items() if number != 9}
         raw[4] = (BINARY, element.name.encode())
@@ -312,14 +312,14 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
     signatures: dict[str, object] = {}
     for of_file in _distinct(members):
         for element in of_file.root.children:
-            if not element.is_kept:
+            if not element.is_read:
                 continue
             signature = _signature(element)
             if signatures.setdefault(element.name, signature) != signature:
                 raise DifferentLayoutsError(f"they store column {element.name!r} in different ways")
             columns.setdefault(element.name, element)
     for member in {id(member.columns): member for member in members}.values():
-        held = {element.name for element in member.columns.root.children if element.is_kept} | member.constants.keys()
+        held = {element.name for element in member.columns.root.children if element.is_read} | member.constants.keys()
         for name in columns.keys() - held:
             if columns[name].value(3) != OPTIONAL:  # its pages have no place for a NULL
                 raise DifferentLayoutsError(f"some lack column {name!r}, which cannot be NULL in the others")
@@ -327,7 +327,7 @@ def _columns(members: Sequence[FileFooter]) -> tuple[Element, list[Leaf]]:
         if name not in columns:
             columns[name] = Leaf.of_texts(name).element
     first = members[0].columns.root
-    root = Element({**first.raw, 5: (I32, 0)}, list(columns.values()), is_kept=True, name=first.name)
+    root = Element({**first.raw, 5: (I32, 0)}, list(columns.values()), is_read=True, name=first.name)
     return root, list(leaves_of(root))
 
 
@@ -355,7 +355,7 @@ def _signature(element: Element) -> object:
         unit = tuple(logical[1].get(2, (0, {}))[1]) if isinstance(logical[1].get(2, (0, 0))[1], dict) else None
     if unit is None and element.value(6) in (9, 10):
         unit = (1,) if element.value(6) == 9 else (2,)
-    inner = tuple(_signature(child) for child in element.children if child.is_kept)
+    inner = tuple(_signature(child) for child in element.children if child.is_read)
     return element.name, element.value(3), element.value(1), element.value(2), unit, inner
 
 

@@ -45,7 +45,7 @@ class Element:
         raw: The element as in the footer.
         children: The elements of a group.
         leaf: The number of a leaf's column in the file; -1 for a group.
-        is_kept: Whether a column of the table is read from it or from below it.
+        is_read: Whether a column of the table is read from it or from below it.
         column: The table's column that it holds, for elements at the top.
         name: The name that Spark is shown.
     """
@@ -53,7 +53,7 @@ class Element:
     raw: ThriftStruct
     children: list[Element] = field(default_factory=list)
     leaf: int = -1
-    is_kept: bool = False
+    is_read: bool = False
     column: Field | None = None
     name: str = ""
 
@@ -79,15 +79,15 @@ class Element:
         for child in self.children:
             yield from child.leaves()
 
-    def kept(self) -> Iterator[Element]:
-        """The kept elements below it."""
+    def read_elements(self) -> Iterator[Element]:
+        """The elements below it that are read, or that hold such."""
         for child in self.children:
-            if child.is_kept:
+            if child.is_read:
                 yield child
-            yield from child.kept()
+            yield from child.read_elements()
 
     def keep_all(self) -> None:
-        self.is_kept = True
+        self.is_read = True
         for child in self.children:
             child.keep_all()
 
@@ -158,7 +158,7 @@ def _finder(among: Sequence[Element], mapping: str) -> Callable[[Field], Element
 
 
 def _take(element: Element, column: Field, path: str, mapping: str) -> None:
-    if element.is_kept:
+    if element.is_read:
         raise NotNativeError(f"one of its columns is two of the table's: {path!r}")
     if element.value(3) == REPEATED:
         raise NotNativeError(f"column {path!r} is a repeated field")
@@ -167,7 +167,7 @@ def _take(element: Element, column: Field, path: str, mapping: str) -> None:
 
 
 def _take_type(element: Element, declared: DataType, path: str, mapping: str) -> None:
-    element.is_kept = True
+    element.is_read = True
     match declared:
         case Primitive("variant"):
             _take_variant(element, path)
@@ -204,7 +204,7 @@ def _repeated(element: Element, size: int, converted: tuple[int, ...], logical: 
         raise NotNativeError(f"column {path!r} is a list or map of an older form")
     if any(child.value(3) == REPEATED for child in inner.children):
         raise NotNativeError(f"column {path!r} is a list or map of an older form")
-    inner.is_kept = True
+    inner.is_read = True
     return inner.children
 
 

@@ -9,10 +9,10 @@ one connection. ``n`` requests of ``size`` bytes each keep it busy when ``n * si
 second are what the network carries or the decoder takes. So:
 
 - Ranges of large files are cut in requests that last 0.05 s (4 to 32 MiB), and 16 of them are under way. At 40 ms and
-30 MB/s a connection, 16 requests of 4 MiB bring 370 MB/s, more than one decoder takes.
+  30 MB/s a connection, 16 requests of 4 MiB bring 370 MB/s, more than one decoder takes.
 - Small files are one request each, that mostly waits. While one is decoded, in about 0.5 ms, another has to arrive. So
-``latency / 0.0005`` requests are under way, 48 at most. It is one, in the reader's own thread, where a storage answers
-within 2 ms.
+  ``latency / 0.0005`` requests are under way, 48 at most. It is one, in the reader's own thread, where a storage answers
+  within 2 ms.
 - Files are opened ahead of the one that is read, 8 large ones: each takes one request for its footer.
 
 What a storage's latency and rate are, ``Pace`` learns from each answer, once for all readers of a table in a process.

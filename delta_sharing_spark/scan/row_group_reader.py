@@ -242,15 +242,14 @@ def _dictionary_bytes(group: RowGroup) -> float:
 
     A long text that every row repeats takes hardly more in the file than a short one. What no page's header tells is 0.
     """
-    row_group, size = group.footer.row_group(group.index), 0.0
-    for leaf in group.leaves:
-        chunk = row_group.column(leaf)
-        if chunk.physical_type in _TEXTS:
-            start = chunk_range(chunk).start
-            with suppress(ValueError, IndexError):  # its first page is no dictionary, or its header is damaged
-                values, bytes_of_all = dictionary_page(group.read(Range(start, start + _PAGE_HEADER)))
-                if values > 0:
-                    size += bytes_of_all / values * chunk.num_values
+    schema, size = group.footer.metadata.schema, 0.0
+    for leaf in (leaf for leaf in group.leaves if schema.column(leaf).physical_type in _TEXTS):
+        chunk = group.footer.row_group(group.index).column(leaf)
+        start = chunk_range(chunk).start
+        with suppress(ValueError, IndexError):  # its first page is no dictionary, or its header is damaged
+            values, bytes_of_all = dictionary_page(group.read(Range(start, start + _PAGE_HEADER)))
+            if values > 0:
+                size += bytes_of_all / values * chunk.num_values
     return size / max(1, group.rows)
 
 

@@ -65,7 +65,7 @@ class SharedLoad(DataSource):
     """A load of the format in the client's tree.
 
     Attributes:
-        is_kept: Whether something keeps it that may read it again.
+        is_cached: Whether something keeps it that may read it again.
     """
 
     is_cached = False

@@ -217,7 +217,7 @@ def _relation(
     load_columns: LoadColumns | None,
     options: dict[str, str],
 ) -> Any:
-    """The relation of an index as a dataset of the JVM's; without ``shown`` it has a column ``a`` that marks deleted rows, and no other."""
+    """The relation of an index as a dataset of the JVM's; its one column ``a`` marks deleted rows where there are no columns of a load."""
     jvm, session = jvm_session(spark)
     sources = jvm.org.apache.spark.sql.execution.datasources
     deletion_column = (

@@ -109,6 +109,8 @@ def own(function: Callable[..., Any]) -> Callable[..., Any]:
 _LOADS = "a load knows nothing of its session: its settings, its engine, the profiles that only Spark reads"
 _WRITES = "a write of a read-only format would fail when its rows are there, and not where it is named"
 _ACTIONS = "an action on Spark Connect asks a Python data source for every column and row"
+_CAUSES = "a failed read of the native lane would be a hundred lines of Java"
+_UNSEEN = "a classic reader of streams shows neither its format nor its options"
 _ENGINE = 'by `register(spark, engine="python")` in the last session that asks for another engine'
 
 LOAD = Patch("pyspark.sql.[connect.]readwriter:DataFrameReader", "load", _LOADS, _STAYS)
@@ -120,21 +122,13 @@ WRITERS = (
 )
 SQL = Patch("pyspark.sql.[connect.]session:SparkSession", "sql", "SQL takes addresses of files alone", _STAYS)
 #: PySpark replaces this one with each new session.
-JAVA_ANSWER = Patch(
-    "py4j.java_gateway", "get_return_value", "a failed read of the native lane would be sixty lines of Java", _STAYS
-)
-CONNECT_ERROR = Patch(
-    "pyspark.sql.connect.client.core",
-    "convert_exception",
-    "a failed read of the native lane would be a hundred lines of Java",
-    _STAYS,
-)
+JAVA_ANSWER = Patch("py4j.java_gateway", "get_return_value", _CAUSES, _STAYS)
+CONNECT_ERROR = Patch("pyspark.sql.connect.client.core", "convert_exception", _CAUSES, _STAYS)
 WRITTEN_PLAN = Patch("pyspark.sql.connect.plan:LogicalPlan", "to_proto", _ACTIONS, _ENGINE)
 #: The methods through which a DataFrame's rows are fetched.
-FETCHES = (
-    Patch("pyspark.sql.connect.dataframe:DataFrame", "_to_table", _ACTIONS, _ENGINE),
-    Patch("pyspark.sql.connect.dataframe:DataFrame", "toPandas", _ACTIONS, _ENGINE),
-    Patch("pyspark.sql.connect.dataframe:DataFrame", "_to_pandas", _ACTIONS, _ENGINE, since="4.2"),
+FETCHES = tuple(
+    Patch("pyspark.sql.connect.dataframe:DataFrame", name, _ACTIONS, _ENGINE, since)
+    for name, since in (("_to_table", "4.0"), ("toPandas", "4.0"), ("_to_pandas", "4.2"))
 )
 #: A notebook sets a handler of its own for each cell.
 INTERRUPT = _SignalHandler(
@@ -147,13 +141,13 @@ PUSHED_FILTERS = Patch(
     "it is a mark on our own reader's method, and lasts as long as that",
     since="4.1",
 )
-STREAM_SOURCE = Patch(
-    "org.apache.spark.sql.classic.DataStreamReader",
-    "source",
-    "a classic reader of streams shows neither its format nor its options",
-    "they are read, by reflection, and stay as they are",
+#: Private fields of Java's.
+STREAM_SOURCE, STREAM_OPTIONS = (
+    Patch(
+        "org.apache.spark.sql.classic.DataStreamReader", name, _UNSEEN, "it is read, by reflection, and stays as it is"
+    )
+    for name in ("source", "extraOptions")
 )
-STREAM_OPTIONS = Patch(STREAM_SOURCE.owner, "extraOptions", STREAM_SOURCE.why, STREAM_SOURCE.end)
 WORKER_PYTHON = Patch(
     "pyspark.core.context:SparkContext",
     "pythonExec",

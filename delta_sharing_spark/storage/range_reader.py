@@ -353,6 +353,7 @@ class HttpWay(ABC):
 
     def __init__(self, settings: StorageSettings, what: str) -> None:
         self.settings, self.what = settings, what
+        self._session = data_session(settings)
 
     @property
     @abstractmethod
@@ -470,7 +471,7 @@ class HttpWay(ABC):
     @contextmanager
     def _send(self, request: Request, *, is_decoded: bool) -> Iterator[Answer]:
         """Sends a request, and counts it and the bytes of its answer for metrics, however it ends."""
-        settings, session = self.settings, data_session(self.settings)
+        settings, session = self.settings, self._session
         timeout = (settings.connect_timeout, settings.read_timeout)
         metrics.count(metrics.REQUESTS, 1, table=settings.table, server=settings.server)
         try:

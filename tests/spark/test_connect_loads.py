@@ -86,7 +86,7 @@ def test_what_is_kept_is_whole(load: Load, spark: Any, server: SharingServer, tm
     count = load().count()
 
     def is_kept(frame: Any) -> bool:
-        return bool(frame._plan.is_kept)
+        return bool(frame._plan.is_cached)
 
     cached = load()
     cached.where("id > 2").cache()
@@ -149,7 +149,7 @@ def test_plans_of_dataframes(load: Load, spark: Any, tmp_path: Path) -> None:
         if expected != answered:
             wrong[name] = expected, answered
     assert not wrong
-    assert not any(frame._plan.is_kept for frame in loads)
+    assert not any(frame._plan.is_cached for frame in loads)
     assert not [name for name, rows in answers.items() if isinstance(rows, str)], "what fails shows nothing"
 
 
@@ -193,7 +193,7 @@ def test_drawn_queries(load: Load, spark: Any, tmp_path: Path, pytestconfig: pyt
             if expected != answered and not (isinstance(expected, str) and not isinstance(answered, str)):
                 wrong.append((text, expected, answered))
         assert not wrong
-        assert not any(frame._plan.is_kept for frame in loads.values())
+        assert not any(frame._plan.is_cached for frame in loads.values())
     finally:
         spark.sql("DROP TEMPORARY FUNCTION drawn_plus")
         spark.sql("DROP TEMPORARY VARIABLE drawn_variable")

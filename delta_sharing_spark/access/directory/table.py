@@ -136,7 +136,7 @@ def open_directory(
     canary = None if version is None else parse_location(f"{root}/{in_log(commit_name(version))}")
     silence = seconds * _SILENCE
     driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
-    # Without another way a busy machine is waited for as long as the decision may take, and a storage that cannot be
+    # Without another way a busy machine is waited for as long as the decision may take. A storage that cannot be
     # reached is tried as long as a sharing server.
     connecting, retrying = (silence, silence) if has_fallback else (seconds * 0.8, settings.first_contact_seconds)
     probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, retrying)
@@ -255,8 +255,8 @@ def table_tokens(
 
 
 class DirectoryTable(OpenTable):
-    """A table in directory mode (``OpenTable``), of which every location could be read: its log is the authority; it is listed once,
-    and each of its files fetched once, per load.
+    """A table in directory mode (``OpenTable``), of which every location could be read. Its log is the authority. It is
+    listed once, and each of its files fetched once, per load.
 
     Args:
         driver: The driver's access, which may always ask for credentials.
@@ -342,12 +342,12 @@ class DirectoryTable(OpenTable):
         rows: int | None = 0
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows
-            kept = pruner.remaining_rows(batch)
-            if kept.num_rows:
-                self.check(kept)
-                batches.append(kept.without_stats())
+            remaining = pruner.remaining_rows(batch)
+            if remaining.num_rows:
+                self.check(remaining)
+                batches.append(remaining.without_stats())
             if scan.rows_needed is not None and rows is not None:
-                here = FileBatches([kept]).live_rows()
+                here = FileBatches([remaining]).live_rows()
                 rows = None if here is None else rows + here
                 if rows is not None and rows >= scan.rows_needed:
                     break
@@ -403,8 +403,8 @@ class DirectoryTable(OpenTable):
             tasks = list(self.checked(commit.tasks))
             self._head = commit.head
             # The first commit of a table of Databricks' pipelines has no schema yet, and no file.
-            is_told = (commit.has_new_head or commit.version == first) and commit.head.metadata.schema_string
-            shape = shape_of(commit.head.protocol, commit.head.metadata, self._table) if is_told else None
+            has_shape = (commit.has_new_head or commit.version == first) and commit.head.metadata.schema_string
+            shape = shape_of(commit.head.protocol, commit.head.metadata, self._table) if has_shape else None
             yield VersionFiles(commit.version, tasks, commit.removes, shape)
 
     def renewed_access(self, tasks: Sequence[FileTask] = ()) -> DirectoryAccess:

@@ -191,7 +191,7 @@ class UrlTable(OpenTable):
                 break
         check_each_once(pages, table)
         listed = sum(page.listed for page in pages)
-        sent = _shown_hints(query) if response.fallback is None else {}
+        sent = _hints_by_name(query) if response.fallback is None else {}
         access = self._access(scan, response, listed)
         listing_bytes = self._keep(scan, pages, response, access, bool(sent))
         return FileListing(
@@ -550,7 +550,7 @@ def _hints(scan: ResolvedScan, limit_hint: int | None) -> Query:
     )
 
 
-def _shown_hints(query: Query) -> dict[str, str]:
+def _hints_by_name(query: Query) -> dict[str, str]:
     """The hints of a query, as ``explain`` shows them."""
     texts = {
         "limitHint": None if query.limit_hint is None else str(query.limit_hint),

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -288,7 +287,7 @@ def test_expired_while_planning_is_renewed_on_the_driver(
 
 def test_the_log_of_another_table(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
     head = head_of(table, LOCATION)
-    head = replace(head, metadata=msgspec.structs.replace(head.metadata, id="another"))
+    head = replace(head, metadata=replace(head.metadata, id="another"))
     with pytest.raises(TableChangedError, match="id another"):
         opened(head, endpoint=server.url, issuer=issuer).read_snapshot(lambda snapshot: snapshot)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.parquet.file_footer import FooterReader
-from delta_sharing_spark.parquet.footer import read_footer
+from delta_sharing_spark.parquet.footer import Footer, read_footer
 from delta_sharing_spark.parquet.schema_match import NotNativeError
 from delta_sharing_spark.parquet.thrift import BINARY, I64, LIST, STRUCT, Struct, ThriftList, read_struct
 from delta_sharing_spark.storage.ranges import MemorySource
@@ -44,17 +47,34 @@ def footers_of_many_writers() -> Iterator[bytes]:
         yield out.getvalue().to_pybytes()
 
 
+def damaged_footers(footer: Footer) -> Iterator[Footer]:
+    """Of which nothing may be believed later: ends that are missing, numbers and lengths that are others."""
+    draw, end = random.Random(len(footer.raw)), footer.raw[-8:]
+    for _ in range(30):
+        raw = bytearray(footer.raw[: draw.randrange(len(footer.raw) - 8)])
+        for place in draw.choices(range(len(raw)), k=draw.randrange(3)) if raw else ():
+            raw[place] = draw.randrange(256)
+        yield replace(footer, raw=bytes(raw) + end)
+
+
 @pytest.mark.parametrize("may_move", [True, False])
 def test_a_chunk_is_shown_as_its_footer_describes_it(may_move: bool) -> None:
-    """Read by a reader that has seen other files, and by a new one: what chunks have in common is compared and not walked."""
+    """Read by a reader that has seen other files, damaged ones too, and by a new one.
+
+    What chunks have in common is compared and not walked.
+    """
     readers: dict[str, FooterReader] = {}
     walked = 0
     for content in footers_of_many_writers():
         source = MemorySource("f", content)
         footer = read_footer(source, "t")
         schema = schema_from_arrow(footer.schema)
+        warm_reader = readers.setdefault(repr(schema), FooterReader(schema, "none"))
+        for damaged in damaged_footers(footer):
+            with suppress(NotNativeError):
+                warm_reader.read(damaged, source.size, may_move=may_move)
         results: list[Any] = []
-        for reader in (FooterReader(schema, "none"), readers.setdefault(repr(schema), FooterReader(schema, "none"))):
+        for reader in (FooterReader(schema, "none"), warm_reader):
             try:
                 results.append(reader.read(footer, source.size, may_move=may_move))
             except NotNativeError as error:

@@ -123,7 +123,7 @@ class EncryptedChannel:
         """Show the driver that this machine is the application's."""
         self._send(secret)
 
-    def is_shown(self, secret: bytes) -> bool:
+    def has_proof(self, secret: bytes) -> bool:
         """Whether the machine has shown the secret. Raises OSError where it shows nothing."""
         return secrets.compare_digest(self._read(len(secret)), secret)
 

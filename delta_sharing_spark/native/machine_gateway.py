@@ -149,20 +149,20 @@ class MachineGateway(Gateway):
         return super()._place(token)
 
     def remember(self, error: DeltaSharingError) -> str:
-        return self._told_to_driver(super().remember(self._named(error)), "", None)
+        return self._report_to_driver(super().remember(self._named(error)), "", None)
 
     def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
         cause = super()._failed(served, file, self._named(error))
         if isinstance(served, PlanReader):
-            return self._told_to_driver(cause, served.plan.token, file)
-        return self._told_to_driver(cause, served.token if isinstance(error, NetworkError) else "", file)
+            return self._report_to_driver(cause, served.plan.token, file)
+        return self._report_to_driver(cause, served.token if isinstance(error, NetworkError) else "", file)
 
     def _named(self, error: DeltaSharingError) -> DeltaSharingError:
         if isinstance(error, NetworkError):
             error.args = (f"machine {self.name}: {error}",)
         return error
 
-    def _told_to_driver(self, cause: str, token: str, file: int | str | None) -> str:
+    def _report_to_driver(self, cause: str, token: str, file: int | str | None) -> str:
         """Tell the driver before the reader is told, who asks the driver next."""
         with suppress(OSError):
             self._driver.ask(_SOON, kind="failed", token=token, number=file, cause=cause)

@@ -242,7 +242,7 @@ class ClusterGateway(Gateway):
         """Answer a machine's gateway until either ends."""
         connection.settimeout(SILENCE)
         channel = EncryptedChannel(connection, self._context)
-        if not channel.is_shown(self.secret):
+        if not channel.has_proof(self.secret):
             self._newcomers.note("it has not the secret of a machine")
             channel.send({"kind": "end", "why": "it does not hold the application's secret"})
             return

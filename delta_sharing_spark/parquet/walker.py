@@ -209,10 +209,10 @@ class Walker:
             begin = offset
             if number == _STATISTICS and kind == STRUCT:
                 nulls = 0 if leaf.required is None else _nulls(raw, offset)
-                is_shown = leaf.physical not in unshown and (leaf.physical not in moved or self._is_shown(offset))
+                is_copied = leaf.physical not in unshown and (leaf.physical not in moved or self._is_trusted(offset))
                 offset = skip(raw, offset, kind)
             else:
-                is_shown = number <= _SIZES and number not in self._dropped
+                is_copied = number <= _SIZES and number not in self._dropped
                 as_before = alike.get(number << 4 | kind, b"")
                 if as_before and raw.startswith(as_before, offset):
                     offset += len(as_before)
@@ -221,10 +221,10 @@ class Walker:
                     # Of others there may be any number; what goes beyond the end is not whole.
                     if number <= _SIZES and offset < len(raw):
                         alike[number << 4 | kind] = raw[begin:offset]
-            if is_shown and before != last:
+            if is_copied and before != last:
                 tail += raw[run:end], _head(number, kind, last)
                 run = begin
-            if is_shown:
+            if is_copied:
                 last, end = number, offset
             before = number
             byte = raw[offset]
@@ -251,13 +251,13 @@ class Walker:
             ends.append(offset)
         kinds, reason = raw[begin : ends[1]], undecoded(raw[begin : ends[1]], _number(raw, codec_at), self._release)
         unread = None if reason is None else Unread(leaf.column, leaf.path[0].decode(), reason)
-        shown = b"".join((_BEGIN, kinds, leaf.written_path, raw[ends[2] : offset]))
-        return Beginning(raw[begin:offset], shown, unread)
+        beginning = b"".join((_BEGIN, kinds, leaf.written_path, raw[ends[2] : offset]))
+        return Beginning(raw[begin:offset], beginning, unread)
 
     def _indexes(self, offset: int, leaf: Leaf, tail: list[bytes]) -> int:
         """Walk a ``ColumnChunk`` behind its metadata, append what is shown of it to ``tail``, and return where its stop stands."""
         raw = self._raw
-        shown = _NONE if self._may_move else _OFFSET_INDEX if leaf.physical in self._unshown else _INDEXES
+        numbers = _NONE if self._may_move else _OFFSET_INDEX if leaf.physical in self._unshown else _INDEXES
         last = number = _METADATA
         while byte := raw[offset]:
             if byte > 15:
@@ -267,12 +267,12 @@ class Walker:
             if number == _ENCRYPTION:
                 raise NotNativeError("column chunks lie in another file, or are encrypted")
             offset = skip(raw, begin, kind)
-            if number in shown:
+            if number in numbers:
                 tail += _head(number, kind, last), raw[begin:offset]
                 last = number
         return offset
 
-    def _is_shown(self, statistics: int) -> bool:
+    def _is_trusted(self, statistics: int) -> bool:
         """Whether Spark may see statistics of texts: the older minimum and maximum of these depend on what wrote them."""
         return field_head(self._raw, statistics, 0)[0] not in (1, 2)
 

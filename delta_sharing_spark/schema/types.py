@@ -16,8 +16,8 @@ from delta_sharing_spark.errors import ResponseError, SchemaError, UnreadableCol
 COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
 COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
-#: Of Iceberg's fields: their names in files without ids, the value that stands in where a file lacks one, as JSON, and the type
-#: there, where that is another one than here.
+#: Of Iceberg's fields: their names in files without ids, and, as JSON, the value that stands in where a file lacks one.
+#: And the type there, where that is another one than here.
 NAMES_IN_FILES, INITIAL_DEFAULT, ICEBERG_TYPE = "iceberg.names", "iceberg.initial-default", "iceberg.type"
 _MAPPING = (COLUMN_MAPPING_NAME, COLUMN_MAPPING_ID, NAMES_IN_FILES, INITIAL_DEFAULT, ICEBERG_TYPE)
 

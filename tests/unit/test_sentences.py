@@ -15,8 +15,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = sorted((ROOT / "delta_sharing_spark").rglob("*.py"))
 MOST_WORDS = 30
-#: Folders that are rewritten just now.
-_LATER = {"access", "deltalog", "native", "network", "parquet", "predicates", "scan", "sharing", "spark", "storage"}
 
 #: What is no prose of a page: code, comments of HTML, tables, headings, directives of mkdocstrings, HTML, addresses of links.
 _NO_PROSE = re.compile(
@@ -77,7 +75,7 @@ def test_sentences_of_pages_are_short(page: Path) -> None:
     assert list(long_sentences(prose, _OF_A_PAGE)) == []
 
 
-@pytest.mark.parametrize("folder", sorted({m.relative_to(ROOT).parts[1] for m in MODULES} - _LATER))
+@pytest.mark.parametrize("folder", sorted({m.relative_to(ROOT).parts[1] for m in MODULES}))
 def test_sentences_of_docstrings_and_comments_are_short(folder: str) -> None:
     long = []
     for module in MODULES:
@@ -90,8 +88,10 @@ def test_sentences_of_docstrings_and_comments_are_short(folder: str) -> None:
 
 #: What is no name: a participle says what was done to something, and not what it is.
 _PARTICIPLES = {"told", "known", "left", "shown", "kept", "given", "said", "found"}
-#: HTTP's own word; fields of the public test server; what errors of every folder call.
-_NAMES_OF_OLD = {"not_found", "known_features", "known_version", "shown"}
+#: HTTP's own word, and fields that users see.
+_NAMES_OF_OLD = {"not_found", "known_features", "known_version", "kept_bytes"}
+#: What folders still have, and may only have fewer of: ``errors.shown``, ``ScanListing.shown``, and files as Spark is shown them.
+_BOUNDS = {"errors.py": 1, "access": 1, "native": 38, "parquet": 2}
 
 
 def _participles(tree: ast.AST) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _participles(tree: ast.AST) -> Iterator[str]:
         yield from (n for n in names if _PARTICIPLES & set(n.split("_")) and n not in _NAMES_OF_OLD)
 
 
-@pytest.mark.parametrize("folder", sorted({m.relative_to(ROOT).parts[1] for m in MODULES} - _LATER))
+@pytest.mark.parametrize("folder", sorted({m.relative_to(ROOT).parts[1] for m in MODULES}))
 def test_participles_are_no_names(folder: str) -> None:
     names = []
     for module in MODULES:
@@ -116,4 +116,4 @@ def test_participles_are_no_names(folder: str) -> None:
             tree = ast.parse(module.read_text(encoding="utf-8"))
             has_sides = any(isinstance(node, ast.Name) and node.id == "right" for node in ast.walk(tree))
             names += [(module.name, n) for n in _participles(tree) if not (n == "left" and has_sides)]
-    assert names == []
+    assert len(names) <= _BOUNDS.get(folder, 0), names

@@ -175,8 +175,8 @@ def _ranges(transform: str, kind: DataType) -> _Range | None:
             return lambda value: (value, int(value) + width - 1)
         return None
     if kind in _TIMES or kind == _DATE:
-        found = _TIME_RANGES[kind == _DATE].get(transform)
-        return None if found is None else _rounded(found)
+        ranges = _TIME_RANGES[kind == _DATE].get(transform)
+        return None if ranges is None else _rounded(ranges)
     return None
 
 

@@ -86,8 +86,8 @@ def _type(tree: Any, names: NameMapping | None, depth: int) -> DataType:
             return Decimal(int(match[1]), int(match[2]))
         if _FIXED.fullmatch(tree):
             return Primitive("binary")
-        known = _PRIMITIVES.get(tree)
-        return Unreadable(tree[:_LONGEST_NAME]) if known is None else Primitive(known)
+        name = _PRIMITIVES.get(tree)
+        return Unreadable(tree[:_LONGEST_NAME]) if name is None else Primitive(name)
     match tree["type"]:
         case "struct":
             fields = tuple(_field(one, names, depth) for one in tree["fields"])

@@ -345,9 +345,9 @@ def test_what_machine_and_driver_say_is_encrypted_and_of_the_two() -> None:
         machine = EncryptedChannel(ours, trusting(certificate))
         driver = accepted.result(30)
         machine.show(b"s" * 32)
-        assert driver.is_shown(b"s" * 32)
+        assert driver.has_proof(b"s" * 32)
         machine.show(b"t" * 32)
-        assert not driver.is_shown(b"s" * 32)
+        assert not driver.has_proof(b"s" * 32)
         sent = [
             threads.submit(end.send, {"kind": "plan", "number": number}, content)
             for end in (machine, driver)

@@ -100,8 +100,8 @@ def plan(
     opener = opener or TableOpener(scan)
     table, pruner, listing = opener.run(lambda table: _listed(table, FilePruner(scan, listed), scan))
     files, limit = listing.files, scan.row_limit
-    if limit.own is None and limit.rows_listed is not None:
-        files = FileList(_needed_for(limit.rows_listed, files))
+    if limit.any_rows is not None:
+        files = FileList(_needed_for(limit.any_rows, files))
     chosen = files if limit.own is None else FileList(sorted(files, key=order))
     splits = splits_of(chosen, listing.access, scan, spec)
     report = PlanReport(

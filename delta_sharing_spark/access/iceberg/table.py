@@ -138,7 +138,7 @@ class IcebergTable(OpenTable):
             self._key_column,
             lambda spec_id: not self._spec(spec_id),
         )
-        files, listed, rows = FileList(), 0, 0
+        files, listed, rows, needed = FileList(), 0, 0, scan.row_limit.any_rows
         for entries in self._read([m for m in manifests if m.content == DATA]):
             tasks = []
             for entry in entries:
@@ -149,7 +149,7 @@ class IcebergTable(OpenTable):
                 self._check(task)
                 files.append(task)
                 rows += live_rows(task) or 0
-            if scan.rows_needed is not None and rows >= scan.rows_needed:
+            if needed is not None and rows >= needed:
                 break
         conditions.count_into(pruner)
         return FileListing(files, self._renewed(files), scan.version, listed)

@@ -6,7 +6,8 @@
 ``slow`` is 40 ms before an answer and 30 MB/s a connection; others are given as seconds and bytes a second (``0.1,10e6``).
 Each way reads each table in a process of its own. Where Spark reads, it has read a local Parquet file and run one
 ``mapInPandas`` before. ``under way`` are requests for data at once, the most and the mean from the first to the last: they tell
-on a busy machine too what seconds tell on a quiet one. ``first`` is the first turn of all queries, ``best`` the best later one.
+on a busy machine too what seconds tell on a quiet one. Seconds and ``under way`` are those of the first turn of all queries and of the
+best later one. Requests and bytes are the first turn's, for the lane holds what it has read; MiB are those of the reading Python process.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def measure(way: str, table: str, server: Served, profile: Path, turns: int, siz
         process.stdin.close()
     for title, of_turns in results.items():
         first, best = of_turns[0], min(of_turns[1:] or of_turns)
-        _, cpu, peak, requests, sent, _, _ = best
+        (_, cpu, peak, *_), (_, _, _, requests, sent, _, _) = best, first
         part = f"{sent / size:.3f}" if title == QUERIES[0] else ""
         print(
             f"{table:6} {way:9} {title:14} {first[0]:7.2f} {best[0]:7.2f} s {cpu:7.2f} cpu {peak:6.0f} MiB {requests:6.0f} requests "

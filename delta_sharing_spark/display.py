@@ -186,12 +186,12 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
         lines.append(f"not sent   {plain_sql(part)}: the protocol's hints have no words for it; files are skipped here")
     if report.fallback is not None:
         lines.append(f"asked      {report.fallback}")
-    listed = (
+    whose = (
         "from an earlier query's listing, which takes"
         if report.is_repeated
         else "whose listing stays for other queries, in"
     )
-    memory = f", {listed} {size_text(report.kept_bytes)} of memory" if report.kept_bytes else ""
+    memory = f", {whose} {size_text(report.listing_bytes)} of memory" if report.listing_bytes else ""
     lines.append(f"listed     {counted(report.listed, 'file')}{memory}")
     for rule, count in report.skipped.items():
         lines.append(f"skipped    {counted(count, 'file')} by {rule}")

@@ -72,7 +72,7 @@ class FileListing:
         hints: The hints that the server was sent to prune by, by the protocol's names.
         fallback: Why the files were in the end asked for without ``hints``, if they were.
         rows: Rows of all files that are not deleted, where more than the files tells it.
-        kept_bytes: The bytes that the listing takes in this process, for other queries of the version; 0 where it does not stay.
+        listing_bytes: The bytes that the listing takes in this process, for other queries of the version; 0 where it does not stay.
         is_repeated: Whether an earlier listing answered, with no request.
     """
 
@@ -83,7 +83,7 @@ class FileListing:
     hints: Mapping[str, str] = field(default_factory=dict)
     fallback: str | None = None
     rows: int | None = None
-    kept_bytes: int = 0
+    listing_bytes: int = 0
     is_repeated: bool = False
 
 

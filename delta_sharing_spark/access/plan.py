@@ -34,7 +34,7 @@ class PlanReport:
         files, bytes: Files left to read and their whole size; projection and row groups make a read smaller.
         fallback: Why the files were in the end asked for without ``sent``, if they were.
         unhelpful: Parts of ``where`` that no file could be skipped by.
-        kept_bytes: The bytes that the listing takes for the next query of the version; 0 where it does not stay.
+        listing_bytes: The bytes that the listing takes for the next query of the version; 0 where it does not stay.
         is_repeated: Whether an earlier listing answered, with no request.
     """
 
@@ -48,7 +48,7 @@ class PlanReport:
     bytes: int = 0
     fallback: str | None = None
     unhelpful: tuple[str, ...] = ()
-    kept_bytes: int = 0
+    listing_bytes: int = 0
     is_repeated: bool = False
 
 
@@ -100,8 +100,8 @@ def plan(
     opener = opener or TableOpener(scan)
     table, pruner, listing = opener.run(lambda table: _listed(table, FilePruner(scan, listed), scan))
     files, limit = listing.files, scan.row_limit
-    if limit.own is None and limit.rows_listed is not None:
-        files = FileList(_needed_for(limit.rows_listed, files))
+    if limit.any_rows is not None:
+        files = FileList(_needed_for(limit.any_rows, files))
     chosen = files if limit.own is None else FileList(sorted(files, key=order))
     splits = splits_of(chosen, listing.access, scan, spec)
     report = PlanReport(
@@ -115,7 +115,7 @@ def plan(
         bytes=files.total_bytes,
         fallback=listing.fallback,
         unhelpful=pruner.non_pruning_conjuncts(),
-        kept_bytes=listing.kept_bytes,
+        listing_bytes=listing.listing_bytes,
         is_repeated=listing.is_repeated,
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))

@@ -79,9 +79,14 @@ class RowLimit:
         return self.own is None
 
     @property
+    def any_rows(self) -> int | None:
+        """So many rows are enough, whichever they are; None where all are needed, or the load says which they are."""
+        return None if self.is_filtered or self.own is not None else self.enough
+
+    @property
     def rows_listed(self) -> int | None:
-        """The rows whose files are enough to list; None where all files are needed."""
-        return None if self.is_filtered else smaller_limit(self.own, self.enough)
+        """So many rows may be asked for where files are listed; None where all files are needed."""
+        return None if self.is_filtered else self.own if self.own is not None else self.enough
 
 
 def smaller_limit(first: int | None, second: int | None) -> int | None:

@@ -338,7 +338,7 @@ class DirectoryTable(OpenTable):
 
     def _list(self, scan: ResolvedScan, pruner: FilePruner, snapshot: Snapshot) -> FileListing:
         pruner.begin()
-        batches, listed = [], 0
+        batches, listed, needed = [], 0, scan.row_limit.any_rows
         rows: int | None = 0
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows
@@ -346,10 +346,10 @@ class DirectoryTable(OpenTable):
             if remaining.num_rows:
                 self.check(remaining)
                 batches.append(remaining.without_stats())
-            if scan.rows_needed is not None and rows is not None:
+            if needed is not None and rows is not None:
                 here = FileBatches([remaining]).live_rows()
                 rows = None if here is None else rows + here
-                if rows is not None and rows >= scan.rows_needed:
+                if rows is not None and rows >= needed:
                     break
         tasks = FileBatches(batches)
         return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed)

@@ -20,6 +20,7 @@ from delta_sharing_spark.access.iceberg.credentials import (
 from delta_sharing_spark.access.iceberg.deletes import DeleteIndex, require_parquet
 from delta_sharing_spark.access.iceberg.manifests import (
     DATA,
+    MISSING,
     Entry,
     Manifest,
     corrupt,
@@ -137,7 +138,7 @@ class IcebergTable(OpenTable):
             self._key_column,
             lambda spec_id: not self._spec(spec_id),
         )
-        files, listed, rows = FileList(), 0, 0
+        files, listed, rows, needed = FileList(), 0, 0, scan.row_limit.any_rows
         for entries in self._read([m for m in manifests if m.content == DATA]):
             tasks = []
             for entry in entries:
@@ -148,7 +149,7 @@ class IcebergTable(OpenTable):
                 self._check(task)
                 files.append(task)
                 rows += live_rows(task) or 0
-            if scan.rows_needed is not None and rows >= scan.rows_needed:
+            if needed is not None and rows >= needed:
                 break
         conditions.count_into(pruner)
         return FileListing(files, self._renewed(files), scan.version, listed)
@@ -170,9 +171,10 @@ class IcebergTable(OpenTable):
         values = {}
         for field in self._spec(entry.spec_id):
             if field.transform == "identity":
-                if field.name not in entry.partition:
+                value = entry.partition_value(field)
+                if value is MISSING:
                     raise corrupt(entry.path, f"its partition has no value for {field.name!r}")
-                values[field.source_id] = entry.partition[field.name]
+                values[field.source_id] = value
         return values
 
     def _spec(self, spec_id: int) -> Sequence[PartitionField]:

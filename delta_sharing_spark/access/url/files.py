@@ -86,7 +86,7 @@ class SnapshotFiles:
     ) -> None:
         self._with_stats, self._with_times = with_stats, with_times
         #: When files were committed, in milliseconds since the epoch; where tasks have it.
-        self._committed: list[int | None] = []
+        self._commit_times: list[int | None] = []
         self._table, self._pruner, self._needed, self._most_bytes = table, pruner, rows_needed, most_bytes
         self._counted = 0
         self._columns = FileColumns()
@@ -99,9 +99,9 @@ class SnapshotFiles:
         self._keys: list[PartitionKey] = []
         #: Consecutive files' statistics, as long as all are here.
         self._statistics: list[tuple[range, PackedStatistics]] = []
-        self._chosen = array("q")
+        self._selection = array("q")
         #: Hashes of the ids of all files that came, where not all are here.
-        self._came = array("q")
+        self._hashes = array("q")
         self._skipped: Counter[SkipReason] = Counter()
         self.listed = 0
         self.is_whole = most_bytes > 0
@@ -116,7 +116,7 @@ class SnapshotFiles:
         statistics = PackedStatistics(block.stats)
         places = _places(self._pruner, self._keys, np.array(numbers, np.int64), statistics, self._skipped).tolist()
         if not self.is_whole:
-            self._came.extend(hashes)
+            self._hashes.extend(hashes)
             if len(places) < len(block):
                 block, numbers = block.take(places), [numbers[place] for place in places]
                 hashes, places = [hashes[place] for place in places], range(len(places))
@@ -127,8 +127,8 @@ class SnapshotFiles:
         for place, vector in block.vectors.items():
             self._deleted[start + place] = vector.cardinality
         if self._with_times:
-            self._committed.extend(block.timestamps)
-        self._chosen.extend([start + place for place in places])
+            self._commit_times.extend(block.timestamps)
+        self._selection.extend([start + place for place in places])
         if self._needed is not None:
             self._counted += int(self._live_rows([start + place for place in places]).clip(0).sum())
         if self.is_whole:
@@ -160,16 +160,16 @@ class SnapshotFiles:
     def _shed(self) -> None:
         """Let go of the files that are not chosen."""
         self.is_whole = False
-        self._came = array("q", self._columns.hashes.tobytes())
+        self._hashes = array("q", self._columns.hashes.tobytes())
         self._statistics = []
-        chosen = self._copied(self._chosen)
+        chosen = self._copied(self._selection)
         self._columns, self._rows, self._partitions, self._deleted = (
             chosen._columns,
             chosen._rows,
             chosen._partitions,
             chosen._deleted,
         )
-        self._chosen = array("q", range(len(self._rows)))
+        self._selection = array("q", range(len(self._rows)))
 
     def _copied(self, places: Sequence[int]) -> SnapshotFiles:
         """The files at some places, apart from the others."""
@@ -184,7 +184,7 @@ class SnapshotFiles:
     @property
     def hashes(self) -> npt.NDArray[np.int64]:
         """A hash of the id of each file that came, also of those that were skipped."""
-        return self._columns.hashes if self.is_whole else np.array(self._came, np.int64)
+        return self._columns.hashes if self.is_whole else np.array(self._hashes, np.int64)
 
     def dues(self, access: UrlAccess) -> Iterator[float]:
         """When URLs of the page are due for renewal: the earliest that the answer tells of all, and that of a URL."""
@@ -197,13 +197,13 @@ class SnapshotFiles:
         places = np.flatnonzero(np.isin(self._columns.hashes, list(hashes))).tolist()
         return (row.id for row in self._columns.rows(places))
 
-    def chosen(self) -> ChosenFiles:
+    def selection(self) -> FileSelection:
         """The files that were chosen as they came; what was skipped is counted."""
         for reason, files in self._skipped.items():
             self._pruner.count(reason, files)
-        return self._chosen_at(np.array(self._chosen, np.int64))
+        return self._selection_at(np.array(self._selection, np.int64))
 
-    def chosen_by(self, pruner: FilePruner) -> ChosenFiles:
+    def selection_by(self, pruner: FilePruner) -> FileSelection:
         """The files that another pruner does not skip, of all that came."""
         assert self.is_whole, "those that were skipped are gone"
         keys = [pruner.partition_key(values) for values in self._values]
@@ -214,13 +214,13 @@ class SnapshotFiles:
         ]
         for reason, files in skipped.items():
             pruner.count(reason, files)
-        return self._chosen_at(np.concatenate(places) if places else np.zeros(0, np.int64))
+        return self._selection_at(np.concatenate(places) if places else np.zeros(0, np.int64))
 
-    def _chosen_at(self, places: npt.NDArray[np.int64]) -> ChosenFiles:
+    def _selection_at(self, places: npt.NDArray[np.int64]) -> FileSelection:
         """Few files are copied, so that a plan holds no more than it needs."""
         if len(places) * _FEW < len(self._rows):
-            return ChosenFiles(self._copied(places.tolist()), np.arange(len(places)))
-        return ChosenFiles(self, places)
+            return FileSelection(self._copied(places.tolist()), np.arange(len(places)))
+        return FileSelection(self, places)
 
     def _live_rows(self, places: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Rows of files that are not deleted; -1 where statistics do not tell."""
@@ -241,7 +241,7 @@ class SnapshotFiles:
                 partition_values=self._values[self._partitions[place]],
                 rows=None if self._rows[place] == _UNKNOWN else self._rows[place],
                 deletion_vector=row.vector,
-                commit_timestamp=self._committed[place] if self._with_times else None,
+                commit_timestamp=self._commit_times[place] if self._with_times else None,
                 expires_at=row.expires / 1000 if row.expires else None,
                 stats=stats,
             )
@@ -256,7 +256,7 @@ class SnapshotFiles:
                 yield from statistics.texts_at((places[first:last] - of.start).tolist())
 
 
-class ChosenFiles:
+class FileSelection:
     """Files of a page at some places, in columns (``planned_files.FileBatch``)."""
 
     __slots__ = ("_page", "_places")

@@ -46,10 +46,10 @@ class SnapshotListing:
         """Whether a query of a load is answered: it is of this version, and the URLs are not due for renewal."""
         return scan.version == self.version and time.time() < self.until
 
-    def chosen_by(self, pruner: FilePruner) -> FileListing:
+    def selection_by(self, pruner: FilePruner) -> FileListing:
         """The files that a pruner does not skip, with no request."""
-        files = FileBatches([page.chosen_by(pruner) for page in self.pages])
-        return FileListing(files, self.access, self.version, self.listed, kept_bytes=self.nbytes, is_repeated=True)
+        files = FileBatches([page.selection_by(pruner) for page in self.pages])
+        return FileListing(files, self.access, self.version, self.listed, listing_bytes=self.nbytes, is_repeated=True)
 
     @property
     def nbytes(self) -> int:

@@ -43,7 +43,7 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedSc
 from delta_sharing_spark.access.table_shape import check_same
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess, of_versions
 from delta_sharing_spark.access.url.files import (
-    ChosenFiles,
+    FileSelection,
     SnapshotFiles,
     check_each_once,
     check_parquet,
@@ -134,7 +134,7 @@ class UrlTable(OpenTable):
         """
         earlier = LISTINGS.get(self._listing_key)
         if earlier is not None and earlier.answers(scan):
-            return earlier.chosen_by(pruner)
+            return earlier.selection_by(pruner)
         limit = scan.row_limit.rows_listed
         if limit is None:
             return self._snapshot(scan, pruner, None)
@@ -183,19 +183,19 @@ class UrlTable(OpenTable):
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
-        chosen: list[ChosenFiles] = []
+        selections: list[FileSelection] = []
         for page in response.pages():
             pages.append(page)
-            chosen.append(page.chosen())
-            if limit_hint is not None and FileBatches(chosen).least_rows() >= limit_hint:
+            selections.append(page.selection())
+            if limit_hint is not None and FileBatches(selections).least_rows() >= limit_hint:
                 break
         check_each_once(pages, table)
         listed = sum(page.listed for page in pages)
         sent = _hints_by_name(query) if response.fallback is None else {}
         access = self._access(scan, response, listed)
-        kept_bytes = self._keep(scan, pages, response, access, bool(sent))
+        listing_bytes = self._keep(scan, pages, response, access, bool(sent))
         return FileListing(
-            FileBatches(chosen), access, head.version, listed, sent, response.fallback, kept_bytes=kept_bytes
+            FileBatches(selections), access, head.version, listed, sent, response.fallback, listing_bytes=listing_bytes
         )
 
     def _keep(
@@ -353,7 +353,7 @@ class UrlTable(OpenTable):
         def insert(task: FileTask) -> FileTask:
             return as_insert(task, version, task.commit_timestamp)
 
-        tasks = FileBatches([page.chosen() for page in pages], insert if feed else None)
+        tasks = FileBatches([page.selection() for page in pages], insert if feed else None)
         files = VersionFiles(version, tasks, shape=shape_of_head(head, table, is_newest=False))
         return self._listing(scan, response, [files])
 

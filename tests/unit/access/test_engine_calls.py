@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,10 @@ from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.errors import ConfigError, SchemaError
+from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -213,3 +217,16 @@ def test_a_task_that_is_not_told_the_sessions_zone_refuses_what_needs_it(
         else:
             (row,) = worker["main"](**read)
             assert row["at"].astimezone(utc).strftime("%H:%M") == at
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("options", [{}, {"where": "id >= 0"}, {"limit": "250"}], ids=["all", "where", "limit"])
+def test_rows_that_are_enough_end_a_listing_where_each_of_them_counts(
+    made: tuple[SharingServer, str, DeltaTableBuilder], mode: str, options: dict[str, str]
+) -> None:
+    """Not those of a condition, of which a file may have none, nor of a limit, which says itself which they are."""
+    server, _, _ = made
+    scan = SharingClient(server.profile(), accessMode=mode, **options).table("s.d.t").scan().resolved()
+    assert plan(replace(scan, rows_needed=5)).report.files == (plan(scan).report.files if options else 1) > 0
+    pushed = parse_where("id < 100", scan.columns)
+    assert (replace(scan, pushed=pushed).prune == scan.predicate) == ("limit" in options)

@@ -227,7 +227,7 @@ def test_a_listing_goes_with_its_load(client: SharingClient) -> None:
     kept = len(LISTINGS)
     planned = chosen(opener, load, None)
     assert len(LISTINGS) == kept + 1
-    assert 30 * COUNT < planned.report.kept_bytes < 300 * COUNT
+    assert 30 * COUNT < planned.report.listing_bytes < 300 * COUNT
     del opener, load, planned
     gc.collect()
     assert len(LISTINGS) == kept

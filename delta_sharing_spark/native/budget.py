@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.files import FileView
 from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.scan.pace import Pace
 
@@ -107,7 +107,7 @@ class Budget:
         self._far_fetchers = DaemonPool(FAR_CONNECTIONS, "delta-sharing-native-fetch")
         self.openers = DaemonPool(CONNECTIONS // 2, "delta-sharing-native-open")
         self._lock = threading.Lock()
-        self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
+        self._views: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
         #: Row groups whose chunks were not all read.
         self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], _Coming] = OrderedDict()
         self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
@@ -184,37 +184,37 @@ class Budget:
     def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""
         with self._lock, suppress(KeyError):
-            self._shown.move_to_end((holder, number))
+            self._views.move_to_end((holder, number))
             self._unspend((holder, number))
 
     def spend(self, holder: FootersHolder, number: int) -> None:
         """Note that a reader was sent what it wanted of a file, and others may be fetched ahead."""
         key = holder, number
         with self._lock:
-            if key in self._shown and key not in self._spent:
-                self._spent[key] = self._shown[key][0]
+            if key in self._views and key not in self._spent:
+                self._spent[key] = self._views[key][0]
                 self._memory_spent += self._spent[key]
 
     def _unspend(self, key: tuple[FootersHolder, int]) -> None:
         self._memory_spent -= self._spent.pop(key, 0)
 
-    def _remove_shown(self, key: tuple[FootersHolder, int]) -> None:
-        memory, disk = self._shown.pop(key)
+    def _remove_view(self, key: tuple[FootersHolder, int]) -> None:
+        memory, disk = self._views.pop(key)
         self._unspend(key)
         self._memory -= memory
         self._disk -= disk
 
-    def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
+    def hold(self, holder: FootersHolder, number: int, view: FileView) -> None:
         """Add a file's footer. Beyond the bounds, files that readers were sent are released first, then the longest unused."""
-        disk, gone = shown.disk_bytes, []
+        disk, gone = view.disk_bytes, []
         with self._lock:
-            self._shown[holder, number] = (shown.memory_bytes, disk)
-            self._memory += shown.memory_bytes
+            self._views[holder, number] = (view.memory_bytes, disk)
+            self._memory += view.memory_bytes
             self._disk += disk
-            while len(self._shown) > 1 and (self._memory > self._bounds.shown or self._disk > self._bounds.rewritten):
-                unused = next(iter(self._shown))
+            while len(self._views) > 1 and (self._memory > self._bounds.shown or self._disk > self._bounds.rewritten):
+                unused = next(iter(self._views))
                 key = next(iter(self._spent), unused) if self._memory > self._bounds.shown else unused
-                self._remove_shown(key)
+                self._remove_view(key)
                 gone.append(key)
         for other, file in gone:
             other.forget(file)
@@ -266,8 +266,8 @@ class Budget:
     def forget(self, holder: FootersHolder) -> None:
         """Remove a released plan's footers."""
         with self._lock:
-            for key in [k for k in self._shown if k[0] is holder]:
-                self._remove_shown(key)
+            for key in [k for k in self._views if k[0] is holder]:
+                self._remove_view(key)
 
     def close(self) -> None:
         """End the threads."""

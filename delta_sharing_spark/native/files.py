@@ -35,7 +35,7 @@ from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 
 @dataclass(frozen=True, slots=True)
-class ShownFile:
+class FileView:
     """A file as it is served: its layout and the source of its bytes.
 
     ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file or columns of it, if it
@@ -50,7 +50,7 @@ class ShownFile:
     held_bytes: int = 0
     disk_bytes: int = 0
     unread: frozenset[Unread] = frozenset()
-    rewritten: Callable[[frozenset[Unread]], ShownFile] | None = field(default=None, repr=False)
+    rewritten: Callable[[frozenset[Unread]], FileView] | None = field(default=None, repr=False)
     key: int = 0
 
     def unread_of(self, columns: ScanColumns) -> frozenset[Unread]:
@@ -112,7 +112,7 @@ def show_file(
     limit: int | None = None,
     *,
     may_rewrite: bool = True,
-) -> ShownFile:
+) -> FileView:
     """Fetch a file's footer and deletion vector, and lay it out for Spark's reader, or rewrite it where that is needed.
 
     Args:
@@ -133,18 +133,18 @@ def show_file(
         if not may_rewrite:
             raise
         limited = replace(shape, spec=replace(shape.spec, limit=limit))
-        return _shown_rewritten([(task, access)], limited, str(reason))
-    return _shown_alone(file, shape, pace)
+        return _rewritten_view([(task, access)], limited, str(reason))
+    return _view_alone(file, shape, pace)
 
 
-def _shown_alone(file: FetchedFile, shape: FileShape, pace: Pace) -> ShownFile:
-    def rewritten(unread: frozenset[Unread]) -> ShownFile:
-        anew = _shown_alone(rewrite_columns(file, unread, shape.spec, pace), shape, pace)
+def _view_alone(file: FetchedFile, shape: FileShape, pace: Pace) -> FileView:
+    def rewritten(unread: frozenset[Unread]) -> FileView:
+        anew = _view_alone(rewrite_columns(file, unread, shape.spec, pace), shape, pace)
         return replace(anew, reason=_reason(unread), held_bytes=file.held_bytes)
 
     held, unread, layout = file.held_bytes, file.footer.unread, lay_out(file.footer, shape.deletion_column)
     whole = file.source.read(0, held) if held else None
-    return ShownFile(file.source, layout, whole, None, held, file.disk_bytes, unread, rewritten if unread else None)
+    return FileView(file.source, layout, whole, None, held, file.disk_bytes, unread, rewritten if unread else None)
 
 
 def _reason(unread: frozenset[Unread]) -> str:
@@ -159,7 +159,7 @@ def show_together(
     columns: ScanColumns,
     *,
     may_rewrite: bool = True,
-) -> ShownFile:
+) -> FileView:
     """Show small files to Spark's reader as one. Those that it would not read exactly are rewritten, all if they differ.
 
     Args:
@@ -181,10 +181,10 @@ def show_together(
     first_ones = len(members)
     members += _all_at_once(files[first_ones:], show, pool, pace)
     is_held = all(member.held_bytes for member in members[first_ones:])
-    return _shown_together(members, shape, pace, columns, is_held=is_held, may_rewrite=may_rewrite)
+    return _joined_view(members, shape, pace, columns, is_held=is_held, may_rewrite=may_rewrite)
 
 
-def _shown_together(
+def _joined_view(
     members: Sequence[FetchedFile],
     shape: FileShape,
     pace: Pace,
@@ -192,7 +192,7 @@ def _shown_together(
     *,
     is_held: bool,
     may_rewrite: bool,
-) -> ShownFile:
+) -> FileView:
     length, footers = sum(member.task.size for member in members), [member.footer for member in members]
     try:
         layout, spans = lay_out_together(
@@ -201,24 +201,24 @@ def _shown_together(
     except DifferentLayoutsError as reason:
         if not may_rewrite:
             raise NotNativeError(str(reason)) from None
-        return _shown_rewritten([(member.task, member.access) for member in members], shape, str(reason))
+        return _rewritten_view([(member.task, member.access) for member in members], shape, str(reason))
 
-    def rewritten(unread: frozenset[Unread]) -> ShownFile:
+    def rewritten(unread: frozenset[Unread]) -> FileView:
         anew = [rewrite_columns(m, unread & m.footer.unread, shape.spec, pace) for m in members]
         return replace(
-            _shown_together(anew, shape, pace, columns, is_held=False, may_rewrite=True), reason=_reason(unread)
+            _joined_view(anew, shape, pace, columns, is_held=False, may_rewrite=True), reason=_reason(unread)
         )
 
     unread = frozenset[Unread]().union(*(footer.unread for footer in footers))
     held, disk = (sum(getattr(m, where) for m in members) for where in ("held_bytes", "disk_bytes"))
     if not is_held:
         source = JoinedSource(f"{len(members)} files", spans, [member.source for member in members], pace)
-        return ShownFile(source, layout, None, None, held, disk, unread, rewritten if unread else None)
+        return FileView(source, layout, None, None, held, disk, unread, rewritten if unread else None)
     pieces = (members[span.member].source.read(span.source.start, span.source.length) for span in spans)
     joined = MemorySource(f"{len(members)} files", b"".join((b"PAR1", *pieces)))
     # Members that may have to be rewritten stay in memory beside what they make together.
     held = joined.size + (held if unread else 0)
-    return ShownFile(joined, layout, memoryview(joined.data), None, held, disk, unread, rewritten if unread else None)
+    return FileView(joined, layout, memoryview(joined.data), None, held, disk, unread, rewritten if unread else None)
 
 
 def _opened(
@@ -259,20 +259,20 @@ def _opened(
         raise NotNativeError(f"it lacks {', '.join(map(repr, absent))}, for which another value than NULL stands in")
     selection = read_row_selection(task, rows, access.open_vector, rows_of_delete_files(task, spec, access))
     deleted = None if selection is None and limit is None else _deleted(selection, rows, limit, shape)
-    shown = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
-    for chunk in (chunk for group in shown.groups for chunk in group.chunks):
-        if not 4 <= chunk.start <= chunk.end <= shown.data_end:
+    content = shape.footers.read(footer, source.size, deleted, _constants(task, spec), may_move=may_move)
+    for chunk in (chunk for group in content.groups for chunk in group.chunks):
+        if not 4 <= chunk.start <= chunk.end <= content.data_end:
             raise CorruptFileError(
                 f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.start} to {chunk.end}, "
-                f"and its data end at {shown.data_end}; ask the provider to check it",
+                f"and its data end at {content.data_end}; ask the provider to check it",
                 file=task.id,
             )
     if task.size <= WHOLE_FILE:
-        wanted = [number for number, leaf in enumerate(shown.columns.leaves) if leaf.column in columns]
-        chunks = [group.chunks[number] for group in shown.groups for number in wanted]
+        wanted = [number for number, leaf in enumerate(content.columns.leaves) if leaf.column in columns]
+        chunks = [group.chunks[number] for group in content.groups for number in wanted]
         columns.part_of_files = (footer.size + sum(chunk.end - chunk.start for chunk in chunks)) / source.size
     source = source if footer.file_bytes is None else MemorySource(task.id, footer.file_bytes)
-    return FetchedFile(task, access, shown, source)
+    return FetchedFile(task, access, content, source)
 
 
 def _member_file(
@@ -340,7 +340,7 @@ def _mask(selection: RowSelection | None, first: int, count: int) -> npt.NDArray
     return mask
 
 
-def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> ShownFile:
+def _rewritten_view(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> FileView:
     file = rewrite_files(files, shape.spec, reason)
     layout = lay_out(file.footer, shape.deletion_column, sum(task.size for task, _ in files))
-    return ShownFile(file.source, layout, None, reason, disk_bytes=file.disk_bytes)
+    return FileView(file.source, layout, None, reason, disk_bytes=file.disk_bytes)

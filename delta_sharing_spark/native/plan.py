@@ -22,7 +22,7 @@ from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.planned_files import FileBatches, live_rows
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, show_file, show_together
+from delta_sharing_spark.native.files import FileShape, FileView, NotedAccess, show_file, show_together
 from delta_sharing_spark.native.rewriting import rewriting_spec
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.process_end import OpenResources
@@ -340,7 +340,7 @@ class NativePlan:
         columns: ScanColumns | None = None,
         *,
         may_rewrite: bool = True,
-    ) -> ShownFile:
+    ) -> FileView:
         """Make a file ready to be served.
 
         Args:
@@ -355,7 +355,7 @@ class NativePlan:
         rows = self.files[number].rows
         if rows is not None:
             layout = lay_out_rows(rows, self.shape.deletion_column, self.files[number].size)
-            return ShownFile(MemorySource("counted rows", b"PAR1"), layout, memoryview(b"PAR1"))
+            return FileView(MemorySource("counted rows", b"PAR1"), layout, memoryview(b"PAR1"))
         files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
         columns = columns or self.shown.all_columns
         if len(files) > 1:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
-from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.files import FileView
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.network.process_end import OpenResources
@@ -40,7 +40,7 @@ _NARROW = 1 << 20
 #: Row groups of a plan whose chunks are held once they were read.
 _GROUPS = 64
 
-#: A row group: what tells its file from others of the plan as it is shown (``ShownFile.key``), and its number in the file.
+#: A row group: what tells its file from others of the plan as it is shown (``FileView.key``), and its number in the file.
 GroupKey = tuple[int, int]
 
 
@@ -75,7 +75,7 @@ class HeldChunks:
         """Whether a chunk is not too large to be held."""
         return chunk.range.length <= min(_PIECE * _PIECES, self._budget.group_bytes)
 
-    def fetch(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> BufferedRanges | None:
+    def fetch(self, key: GroupKey, view: FileView, chunks: Sequence[Chunk]) -> BufferedRanges | None:
         """Begin to fetch a chunk, and with it those of the others that are not held.
 
         None if there is no room for them now, or the first is too large to be held.
@@ -83,7 +83,7 @@ class HeldChunks:
         if not self.may_hold(chunks[0]):
             return None
         with self._lock:
-            group = self._groups.get(key) or _Group(BufferedRanges(shown.source, self._budget.fetchers, self._pace))
+            group = self._groups.get(key) or _Group(BufferedRanges(view.source, self._budget.fetchers, self._pace))
             missing = [chunk for chunk in chunks if chunk is chunks[0] or group.held.missing([chunk.range])]
             wanted = self._pace.merged(chunk.range for chunk in missing)
             if not self._budget.admit(group.held, sum(part.length for part in wanted)):
@@ -100,7 +100,7 @@ class HeldChunks:
             self._budget.add(self, key, group.held.held_bytes - before)
             return group.held
 
-    def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
+    def fetch_ahead(self, key: GroupKey, view: FileView, chunks: Sequence[Chunk]) -> None:
         """Begin to fetch those chunks of a row group that are not held, as many as are fetched together, if there is room."""
         with self._lock:
             group = self._groups.get(key)
@@ -110,26 +110,26 @@ class HeldChunks:
             first = bisect.bisect_left(chunks, True, key=lambda chunk: bool(held.missing([chunk.range])))
             chunks = chunks[first:]
         if chunks and chunks[0].range.length <= (room := self._budget.room_ahead):
-            self.fetch(key, shown, self.together(chunks, room))
+            self.fetch(key, view, self.together(chunks, room))
 
     def together(self, chunks: Sequence[Chunk], room: int = sys.maxsize) -> Sequence[Chunk]:
         """The first of a row group's chunks, up to ``room`` and the bytes that are fetched at once; one at least."""
         sizes = itertools.accumulate(chunk.range.length for chunk in chunks)
         return chunks[: max(1, sum(size <= min(room, self._budget.group_bytes) for size in sizes))]
 
-    def windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
+    def windowed(self, view: FileView, requested: Range) -> Iterator[memoryview]:
         """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where room is found in time."""
         coming: deque[Future[memoryview]] = deque()
         window = min(_PIECE * _PIECES, self._budget.group_bytes)
         if not self._budget.admit_in_time(coming, window):
-            yield from (shown.read(piece.start, piece.end) for piece in cut(requested, _NARROW))
+            yield from (view.read(piece.start, piece.end) for piece in cut(requested, _NARROW))
             return
         waiting = deque(cut(requested, window // _PIECES))
         try:
             while waiting or coming:
                 while waiting and len(coming) < _PIECES:
                     piece = waiting.popleft()
-                    coming.append(self._budget.fetchers.submit(shown.read, piece.start, piece.end))
+                    coming.append(self._budget.fetchers.submit(view.read, piece.start, piece.end))
                 yield coming.popleft().result()
         finally:
             for future in coming:
@@ -179,14 +179,14 @@ _TASTE = 4 << 10
 _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
 
-class ShownFiles:
+class FileViews:
     """The files of one plan as they are served, by number. Safe to call from several threads."""
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
         self._plan = plan
         self._budget = budget
         self._lock = threading.Lock()
-        self._shown: dict[int, Future[ShownFile]] = {}
+        self._views: dict[int, Future[FileView]] = {}
         #: The keys of files some of whose columns were rewritten, by the file and these columns.
         self._rewritten: dict[tuple[int, frozenset[Unread]], int] = {}
         self._sources: OpenResources[ByteSource] = OpenResources()
@@ -197,14 +197,14 @@ class ShownFiles:
         #: Small files are opened by two threads at a time, one while the other waits, unless all mostly wait: more would wait for each other.
         self._turns = threading.Semaphore(2)
 
-    def get(self, number: int, columns: ScanColumns | None = None) -> ShownFile:
+    def get(self, number: int, columns: ScanColumns | None = None) -> FileView:
         """A file as it is served, for a scan of ``columns`` (None where nobody told them); waits for its footer.
 
         Raises:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
-            is_first = number not in self._shown or number not in self._asked
+            is_first = number not in self._views or number not in self._asked
             future = self._show(number, columns)
             if number in self._ahead:
                 self._ahead.discard(number)
@@ -218,41 +218,41 @@ class ShownFiles:
                 self._asked.add(number)
                 self._show_ahead(number, columns)
         try:
-            shown = self._result(number, future)
+            view = self._result(number, future)
         except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead
             with self._lock:
                 future = self._show(number, columns)
-            shown = self._result(number, future)
-        unread = shown.unread_of(columns or self._plan.shown.all_columns)
+            view = self._result(number, future)
+        unread = view.unread_of(columns or self._plan.shown.all_columns)
         if not unread:
-            return shown
+            return view
         with self._lock:
             key = self._rewritten.setdefault((number, unread), len(self._plan.files) + len(self._rewritten))
-            if key not in self._shown:
-                self._shown[key] = self._budget.openers.submit(self._with_rewritten, key, shown, unread)
-            future = self._shown[key]
+            if key not in self._views:
+                self._views[key] = self._budget.openers.submit(self._with_rewritten, key, view, unread)
+            future = self._views[key]
             self._budget.use(self, key)
         return self._result(key, future)
 
-    def _result(self, key: int, future: Future[ShownFile]) -> ShownFile:
+    def _result(self, key: int, future: Future[FileView]) -> FileView:
         """What ``future`` makes; where it fails, the next try asks anew."""
         try:
             return future.result()
         except BaseException:
             with self._lock:
-                if self._shown.get(key) is future:
-                    del self._shown[key]
+                if self._views.get(key) is future:
+                    del self._views[key]
             raise
 
-    def _with_rewritten(self, key: int, shown: ShownFile, unread: frozenset[Unread]) -> ShownFile:
-        assert shown.rewritten is not None
-        anew = replace(shown.rewritten(unread), key=key)
+    def _with_rewritten(self, key: int, view: FileView, unread: frozenset[Unread]) -> FileView:
+        assert view.rewritten is not None
+        anew = replace(view.rewritten(unread), key=key)
         self._budget.hold(self, key, anew)
         return anew
 
-    def ready(self, number: int) -> ShownFile | None:
+    def ready(self, number: int) -> FileView | None:
         """A file whose footer was fetched, and could be read; None otherwise."""
-        future = self._shown.get(number)
+        future = self._views.get(number)
         if future is None or not future.done() or future.cancelled() or future.exception() is not None:
             return None
         return future.result()
@@ -264,19 +264,19 @@ class ShownFiles:
     def forget(self, number: int) -> None:
         """Release a file's footer, by its ``key``; reads of the file go on."""
         with self._lock:
-            self._shown.pop(number, None)
+            self._views.pop(number, None)
 
     def close(self) -> None:
         """Release everything; reads under way are broken off."""
         with self._lock:
-            self._shown = {}
+            self._views = {}
         self._sources.close()
         self._budget.forget(self)
 
-    def _show(self, number: int, columns: ScanColumns | None, *, is_ahead: bool = False) -> Future[ShownFile]:
-        future = self._shown.get(number)
+    def _show(self, number: int, columns: ScanColumns | None, *, is_ahead: bool = False) -> Future[FileView]:
+        future = self._views.get(number)
         if future is None:
-            future = self._shown[number] = self._budget.openers.submit(self._opened, number, columns, not is_ahead)
+            future = self._views[number] = self._budget.openers.submit(self._opened, number, columns, not is_ahead)
         return future
 
     def _show_ahead(self, number: int, columns: ScanColumns | None) -> None:
@@ -291,11 +291,11 @@ class ShownFiles:
             size += file.bytes_if_whole if self.ready(other) is None else 0
             if size and not self._budget.has_room_for(size):
                 break
-            if other not in self._shown:
+            if other not in self._views:
                 self._ahead.add(other)
                 self._show(other, columns, is_ahead=True)
 
-    def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> ShownFile:
+    def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> FileView:
         file, budget = self._plan.files[number], self._budget
         size = 2 * file.bytes_if_whole
         arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
@@ -303,12 +303,12 @@ class ShownFiles:
         takes_turns = len(file.members) > 1 and not self._plan.pace.is_far
         with self._turns if takes_turns else nullcontext():
             pool = budget.fetchers if may_rewrite else budget.fetchers_ahead(self._plan.pace)
-            shown = self._plan.show(number, self._sources, pool, columns, may_rewrite=may_rewrite)
-        if shown.whole is not None:
-            budget.admit(shown.whole, len(shown.whole), at_all=True)
-        shown = replace(shown, key=number)
-        self._budget.hold(self, number, shown)
-        return shown
+            view = self._plan.show(number, self._sources, pool, columns, may_rewrite=may_rewrite)
+        if view.whole is not None:
+            budget.admit(view.whole, len(view.whole), at_all=True)
+        view = replace(view, key=number)
+        self._budget.hold(self, number, view)
+        return view
 
 
 class Failures:
@@ -407,7 +407,7 @@ class PlanReader:
         self.plan = plan
         self._budget = budget
         self._lock = threading.Lock()
-        self.files = ShownFiles(plan, budget)
+        self.files = FileViews(plan, budget)
         self._chunks = HeldChunks(budget, plan.pace)
         self._pass = FilePass()
         self.failures = Failures()
@@ -424,17 +424,17 @@ class PlanReader:
         Raises:
             DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
         """
-        shown = self.files.get(number, columns)
+        view = self.files.get(number, columns)
         try:
-            yield from self._read(number, shown, offset, None if self._is_misled else columns)
+            yield from self._read(number, view, offset, None if self._is_misled else columns)
         finally:
-            if offset < shown.layout.data_end:
-                self._budget.spend(self.files, shown.key)
+            if offset < view.layout.data_end:
+                self._budget.spend(self.files, view.key)
 
-    def _read(self, number: int, shown: ShownFile, offset: int, columns: ScanColumns | None) -> Pieces:
-        layout = shown.layout
-        if shown.whole is not None and layout.length - offset <= _SENT_WHOLE and not layout.has_nulls:
-            yield memoryview(b"".join((shown.whole[: layout.data_end], layout.tail)))[offset:]
+    def _read(self, number: int, view: FileView, offset: int, columns: ScanColumns | None) -> Pieces:
+        layout = view.layout
+        if view.whole is not None and layout.length - offset <= _SENT_WHOLE and not layout.has_nulls:
+            yield memoryview(b"".join((view.whole[: layout.data_end], layout.tail)))[offset:]
             return
         if offset >= layout.data_end:
             with self._lock:
@@ -446,8 +446,8 @@ class PlanReader:
             if ((yield ENOUGH if columns is None else LEAVES) or WAITS).has_closed:
                 return
             offset = 4
-        if shown.whole is not None:
-            yield from self._whole(number, shown, offset)
+        if view.whole is not None:
+            yield from self._whole(number, view, offset)
             offset = max(offset, layout.data_end)
         pause: Pause | None = None
         follows = False
@@ -458,33 +458,33 @@ class PlanReader:
                 start = offset
                 if pause is not None and chunk.null_in is None:
                     start = min(offset + _TASTE, chunk.range.end)
-                    yield shown.read(offset, start)
+                    yield view.read(offset, start)
                     state = (yield TASTED) or WAITS
                     if state.has_closed:
                         return
                     if pause is LEAVES and state.has_read_all:
                         self._is_misled, columns = True, None
-                yield from self._chunk(number, shown, chunk, start, columns, follows=follows)
+                yield from self._chunk(number, view, chunk, start, columns, follows=follows)
                 follows = True
                 offset = chunk.range.end
-                pause = self._next(shown, chunk, columns)
+                pause = self._next(view, chunk, columns)
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
-                yield shown.read(offset, end)
+                yield view.read(offset, end)
                 pause, offset = UNKNOWN, end
             if pause is not None and ((yield pause) or WAITS).has_closed:
                 return
         yield memoryview(layout.tail)[offset - layout.data_end :]
 
-    def _whole(self, number: int, shown: ShownFile, offset: int) -> Iterator[memoryview]:
+    def _whole(self, number: int, view: FileView, offset: int) -> Iterator[memoryview]:
         """The rest of a file that is in memory, up to its first chunk with a NULL in a NOT NULL column."""
-        assert shown.whole is not None
-        chunks = shown.layout.chunks
-        bad = next((c for c in chunks[shown.layout.chunk_from(offset) :] if c.null_in is not None), None)
-        end = shown.layout.data_end if bad is None else bad.range.start
+        assert view.whole is not None
+        chunks = view.layout.chunks
+        bad = next((c for c in chunks[view.layout.chunk_from(offset) :] if c.null_in is not None), None)
+        end = view.layout.data_end if bad is None else bad.range.start
         if offset < end:
-            yield shown.whole[offset:end]
+            yield view.whole[offset:end]
         if bad is not None:
             raise self._null_in(number, bad)
 
@@ -498,31 +498,31 @@ class PlanReader:
         )
 
     def _chunk(
-        self, number: int, shown: ShownFile, chunk: Chunk, start: int, columns: ScanColumns | None, *, follows: bool
+        self, number: int, view: FileView, chunk: Chunk, start: int, columns: ScanColumns | None, *, follows: bool
     ) -> Iterator[memoryview]:
         """A chunk's bytes from ``start``; ``follows`` is whether the same reader has read the one before."""
         if chunk.null_in is not None:
             raise self._null_in(number, chunk)
         until = time.monotonic() + PATIENCE
-        while (buffer := self._expect(number, shown, chunk, columns, follows)) is None and self._chunks.may_hold(chunk):
+        while (buffer := self._expect(number, view, chunk, columns, follows)) is None and self._chunks.may_hold(chunk):
             if not self._budget.wait_for_room(chunk.range.length, until):
                 break
         if buffer is None:
-            yield from self._chunks.windowed(shown, Range(start, chunk.range.end))
+            yield from self._chunks.windowed(view, Range(start, chunk.range.end))
             return
         # Nothing is left of a small chunk whose first bytes were all of it.
         for piece in cut(Range(start, chunk.range.end), _SENT):
             yield buffer.read(piece.start, piece.length)
-        self._chunks.was_read((shown.key, chunk.row_group), chunk.column)
+        self._chunks.was_read((view.key, chunk.row_group), chunk.column)
 
     def _expect(
-        self, number: int, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None, follows: bool
+        self, number: int, view: FileView, chunk: Chunk, columns: ScanColumns | None, follows: bool
     ) -> BufferedRanges | None:
         """The buffer of a chunk, fetched with those after it that the scan reads; None if it is too large, or there is no room."""
-        key = (shown.key, chunk.row_group)
+        key = (view.key, chunk.row_group)
         wanted = [chunk]
         if columns is not None:
-            wanted = [c for c in shown.layout.of_group(chunk.row_group) if c is chunk or c.column in columns]
+            wanted = [c for c in view.layout.of_group(chunk.row_group) if c is chunk or c.column in columns]
         with self._lock:
             self._pass.read(number)
             buffer = self._chunks.find(key, chunk)
@@ -530,36 +530,36 @@ class PlanReader:
             is_begun = buffer is not None or follows or wanted[0] is chunk
             if buffer is None:
                 together = self._chunks.together(wanted[wanted.index(chunk) :]) if is_begun else [chunk]
-                buffer = self._chunks.fetch(key, shown, together)
-                buffer = buffer or self._chunks.fetch(key, shown, [chunk])
+                buffer = self._chunks.fetch(key, view, together)
+                buffer = buffer or self._chunks.fetch(key, view, [chunk])
             if buffer is not None and columns is not None and is_begun:
-                self._chunks.fetch_ahead(key, shown, wanted[wanted.index(chunk) + 1 :])
-                self._fetch_next(number, chunk.row_group, shown, columns)
+                self._chunks.fetch_ahead(key, view, wanted[wanted.index(chunk) + 1 :])
+                self._fetch_next(number, chunk.row_group, view, columns)
             return buffer
 
-    def _next(self, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None) -> Pause | None:
+    def _next(self, view: FileView, chunk: Chunk, columns: ScanColumns | None) -> Pause | None:
         """The pause to yield after a chunk; None to go on at once."""
-        layout = shown.layout
+        layout = view.layout
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None
         if after is None or after.range.start != chunk.range.end:
             return ENOUGH if columns is None else LEAVES
         if after.row_group != chunk.row_group:
             # Of files that are shown as one, the next one: it has been fetched if the query reads the same columns of it.
-            return ENOUGH if self._chunks.find((shown.key, after.row_group), after) is None else None
+            return ENOUGH if self._chunks.find((view.key, after.row_group), after) is None else None
         if columns is None:
             return UNKNOWN
         return None if after.column in columns else LEAVES
 
-    def _fetch_next(self, number: int, row_group: int, shown: ShownFile, columns: ScanColumns) -> None:
+    def _fetch_next(self, number: int, row_group: int, view: FileView, columns: ScanColumns) -> None:
         """Fetch the same columns of the next row group, or of the file that Spark reads next."""
         size, group = 0, row_group + 1
-        while following := shown.layout.of_group(group):
+        while following := view.layout.of_group(group):
             following = [c for c in following if c.column in columns]
             size += sum(c.range.length for c in following)
             if group > row_group + 1 and (size > _AHEAD or group > row_group + _GROUPS_AHEAD):
                 return
-            self._chunks.fetch_ahead((shown.key, group), shown, following)
+            self._chunks.fetch_ahead((view.key, group), view, following)
             group += 1
         if group == row_group + 1:
             other = self._pass.next(self.files.following(number))

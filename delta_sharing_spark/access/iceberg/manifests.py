@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark._version import install_line
+from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, UnsupportedFeatureError
 
 #: Contents of manifests and of the files they list.
@@ -16,6 +17,8 @@ _ADDED, _DELETED = 1, 2
 #: Field ids of the columns of position delete files.
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545
 _MOST_RECORDS = 50_000_000
+#: Stands for a value that a manifest does not have.
+MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Entry:
     Attributes:
         path, format, size, rows: The file.
         content: ``DATA``, ``POSITIONS`` or ``EQUALITY``.
-        spec_id, partition: The partition spec, and the values of its fields by name.
+        spec_id, partition: The partition spec, and the values of its fields by id, or by name where the manifest has no ids.
         sequence: Its data sequence number, inherited where the entry has none.
         tree: The other fields of the Avro record.
     """
@@ -48,9 +51,16 @@ class Entry:
     rows: int
     content: int
     spec_id: int
-    partition: Mapping[str, Any] = field(repr=False)
+    partition: Mapping[int | str, Any] = field(repr=False)
     sequence: int = 0
     tree: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def partition_value(self, part: PartitionField) -> Any:
+        """The value of a field of the partition, as Avro's decoder gives it; ``MISSING`` where the manifest has none.
+
+        Avro's names are not those of the spec where these have other characters.
+        """
+        return self.partition.get(part.id, self.partition.get(part.name, MISSING))
 
 
 def read_manifest_list(data: bytes | memoryview, path: str) -> list[Manifest]:
@@ -134,14 +144,27 @@ def _records(data: bytes | memoryview, path: str) -> Iterator[dict[str, Any]]:
         reader = fastavro.reader(io.BytesIO(data))
         if not _is_bounded(reader.writer_schema):
             raise corrupt(path, "it holds lists of nothing")
+        ids = _partition_ids(reader.writer_schema)
         for number, record in enumerate(reader):
             if number >= _MOST_RECORDS or not isinstance(record, dict):
                 raise corrupt(path, "its records are none of a manifest")
+            if ids:
+                file = record["data_file"]
+                file["partition"] = {ids[name]: value for name, value in file["partition"].items()}
             yield record
     except (CorruptFileError, UnsupportedFeatureError, GeneratorExit):
         raise
     except Exception as error:  # fastavro raises whatever damaged bytes lead it to
         raise corrupt(path, f"it is no Avro file that can be read ({type(error).__name__})") from None
+
+
+def _partition_ids(schema: Any) -> dict[str, int]:
+    """The ids of a manifest's partition fields by their names in Avro; none where one has no id, or in a manifest list."""
+    for name in ("data_file", "partition"):
+        inner = [one.get("type") for one in schema.get("fields", ()) if one.get("name") == name]
+        schema = inner[0] if inner and isinstance(inner[0], dict) else {}
+    ids = {one["name"]: one.get("field-id") for one in schema.get("fields", ())}
+    return ids if all(type(number) is int for number in ids.values()) else {}
 
 
 def _fastavro() -> Any:

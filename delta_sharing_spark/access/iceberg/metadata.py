@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from delta_sharing_spark.access.iceberg.schema import parse_name_mapping, parse_schema
@@ -15,6 +16,8 @@ from delta_sharing_spark.sharing.wire_records import broken
 _VERSIONS = (1, 2, 3)
 #: Properties that name other places of a table's files than its location.
 _PLACES = ("write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path")
+#: The id of the first partition field, where version 1 tells none (Iceberg, "Partition Evolution").
+_FIRST_ID = 1000
 _NAME_MAPPING = "schema.name-mapping.default"
 
 
@@ -164,7 +167,7 @@ def _parsed(tree: Mapping[str, Any], table: str) -> IcebergMetadata:
         (location, *(properties[name] for name in _PLACES if properties.get(name))),
         schemas,
         current_schema,
-        {_int(spec["spec-id"]): tuple(map(_partition_field, spec["fields"])) for spec in specs},
+        {_int(spec["spec-id"]): tuple(map(_partition_field, spec["fields"], count(_FIRST_ID))) for spec in specs},
         snapshots,
         current,
         {
@@ -188,10 +191,13 @@ def _snapshot(tree: Mapping[str, Any]) -> IcebergSnapshot:
     )
 
 
-def _partition_field(tree: Mapping[str, Any]) -> PartitionField:
+def _partition_field(tree: Mapping[str, Any], usual_id: int) -> PartitionField:
+    """A field of a spec; version 1 need not tell its id, which then goes by its place."""
     # Several sources are version 3's, for transforms that nothing here knows.
     source = tree["source-id"] if "source-id" in tree else tree["source-ids"][0]
-    return PartitionField(_int(tree.get("field-id", -1)), _int(source), _text(tree["transform"]), _text(tree["name"]))
+    return PartitionField(
+        _int(tree.get("field-id", usual_id)), _int(source), _text(tree["transform"]), _text(tree["name"])
+    )
 
 
 def _int(value: object) -> int:

@@ -51,8 +51,8 @@ class EntryPruner:
         self._skipped: Counter[SkipReason] = Counter()
         self._possible: PossibleValues | None = None
         self._columns: list[tuple[int, int, DataType]] = []
-        self._fields: dict[int, list[tuple[int, str, int, DataType, _Range]]] = {}
-        self._buckets: dict[int, list[tuple[int, str, int, Buckets]]] = {}
+        self._fields: dict[int, list[tuple[int, PartitionField, int, DataType, _Range]]] = {}
+        self._buckets: dict[int, list[tuple[int, PartitionField, int, Buckets]]] = {}
         if scan.prune is None:
             return
         self._condition = scan.prune
@@ -74,10 +74,10 @@ class EntryPruner:
                 if (match := _BUCKET.fullmatch(part.transform)) and int(match[1]):
                     is_uuid = part.source_id in uuids
                     buckets = Buckets(scan.prune, (field.name,), is_uuid, int(match[1]))
-                    self._buckets.setdefault(spec_id, []).append((place, part.name, slot, buckets))
+                    self._buckets.setdefault(spec_id, []).append((place, part, slot, buckets))
                 ranges = None if part.source_id in uuids else _ranges(part.transform, field.type)
                 if ranges is not None:
-                    self._fields.setdefault(spec_id, []).append((place, part.name, slot, field.type, ranges))
+                    self._fields.setdefault(spec_id, []).append((place, part, slot, field.type, ranges))
 
     def may_hold(self, manifest: Manifest) -> bool:
         """Whether a manifest may list a file with a row that passes, by the summaries of its partitions."""
@@ -117,21 +117,21 @@ class EntryPruner:
         """Whether a file may hold a row that passes, by its partition and by the bounds of its columns."""
         if self._possible is None:
             return True
-        bounds, values = [UNBOUNDED] * len(self._places), entry.partition
+        bounds = [UNBOUNDED] * len(self._places)
         within: list[tuple[int, int] | None] = []
-        for _, name, slot, buckets in self._buckets.get(entry.spec_id, ()):
-            at = values.get(name)
+        for _, part, slot, buckets in self._buckets.get(entry.spec_id, ()):
+            at = entry.partition_value(part)
             within.append((at, at) if type(at) is int and 0 <= at < buckets.count else None)
-            if at is None and name in values:
+            if at is None:
                 bounds[slot] = ALL_NULL
-        for _, name, slot, kind, ranges in self._fields.get(entry.spec_id, ()):
-            value = _key(values.get(name), kind)
+        for _, part, slot, kind, ranges in self._fields.get(entry.spec_id, ()):
+            value = entry.partition_value(part)
             # A date's partition of a column that became a timestamp since counts days, not microseconds.
-            is_other = ranges is _same and kind in _TIMES and not isinstance(values.get(name), datetime)
-            if values.get(name) is None and name in values:
+            is_other = ranges is _same and kind in _TIMES and not isinstance(value, datetime)
+            if value is None:
                 bounds[slot] = ALL_NULL
-            elif value is not None and not is_other:
-                bounds[slot] = _narrowed(bounds[slot], *ranges(value), False)
+            elif (number := _key(value, kind)) is not None and not is_other:
+                bounds[slot] = _narrowed(bounds[slot], *ranges(number), False)
         possible = self._possible_within(entry.spec_id, tuple(within))
         if not possible(bounds) & TRUE:
             self._skipped[SkipReason.PARTITION_VALUES] += 1

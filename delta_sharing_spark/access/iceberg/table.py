@@ -20,6 +20,7 @@ from delta_sharing_spark.access.iceberg.credentials import (
 from delta_sharing_spark.access.iceberg.deletes import DeleteIndex, require_parquet
 from delta_sharing_spark.access.iceberg.manifests import (
     DATA,
+    MISSING,
     Entry,
     Manifest,
     corrupt,
@@ -170,9 +171,10 @@ class IcebergTable(OpenTable):
         values = {}
         for field in self._spec(entry.spec_id):
             if field.transform == "identity":
-                if field.name not in entry.partition:
+                value = entry.partition_value(field)
+                if value is MISSING:
                     raise corrupt(entry.path, f"its partition has no value for {field.name!r}")
-                values[field.source_id] = entry.partition[field.name]
+                values[field.source_id] = value
         return values
 
     def _spec(self, spec_id: int) -> Sequence[PartitionField]:

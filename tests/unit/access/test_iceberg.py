@@ -130,6 +130,31 @@ def test_conditions_lose_no_row_whatever_the_partitions(
         assert rows(found) == expected, condition
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("says_ids", [True, False])
+def test_partition_fields_of_any_name(catalog: SqlCatalog, server: SharingServer, version: str, says_ids: bool) -> None:
+    """Avro spells names otherwise that have other characters than its own: fields are found by their ids."""
+    schema = Schema(NestedField(1, "my part-\u00e9", LongType()), NestedField(2, "n", LongType()))
+    spec = PartitionSpec(
+        PartitionField(1, 1000, IdentityTransform(), "my part-\u00e9"),
+        PartitionField(2, 1001, BucketTransform(2), "9b"),
+    )
+    table = catalog.create_table("db.t", schema, partition_spec=spec, properties={"format-version": version})
+    values = pa.table({"my part-\u00e9": [1, 1, 2, None, 3], "n": [1, 2, 3, 4, None]}, schema.as_arrow())
+    table.append(values)
+    found = shared(server, table)
+    if not says_ids:
+        edited(lambda tree: [field.pop("field-id") for spec in tree["partition-specs"] for field in spec["fields"]])(
+            found
+        )
+    source = client_of(server).table("s.db.t")
+    assert rows(source.to_arrow()) == rows(values)
+    scan = source.scan(where="`my part-\u00e9` = 1 AND n = 2")
+    assert scan.to_arrow().to_pylist() == [{"my part-\u00e9": 1, "n": 2}]
+    assert len(scan.plan().files) == 1
+    assert source.scan(where="n IS NULL").to_arrow()["my part-\u00e9"].to_pylist() == [3]
+
+
 def by_duckdb(condition: str) -> list[str]:
     import duckdb
 

@@ -133,7 +133,7 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             for _ in range(2):
                 assert rows_of(plan, address).sort_by("id").equals(expected)
             assert running._budget._fetched <= 2 << 20
-            assert len(running._budget._shown) == 1
+            assert len(running._budget._views) == 1
             running.release(plan)
             assert running._budget._memory == 0
 

@@ -304,11 +304,11 @@ def test_small_files_are_fetched_ahead_however_many_were_read(
             for place in (task * each + step for step in range(each) for task in range(tasks)):
                 assert pq.read_table(RemoteFile(files_of(plan, address)[place])).num_rows == 4
                 if tasks == 1:  # of two, one may wait until the other has read what was fetched for it
-                    assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), f"after {place}"
+                    assert all(number in shown._views for number in numbers[place + 1 : place + 3]), f"after {place}"
                 assert held._memory_spent == sum(held._spent.values()) <= held._memory <= bound
-            for future in list(shown._shown.values()):
+            for future in list(shown._views.values()):
                 future.result()
-            assert len(held._shown) < 24
+            assert len(held._views) < 24
             assert [request.kind for request in server.requests].count("data") == 48, "each is fetched once"
             assert not any(isinstance(kept, FetchedFile) for kept in gc.get_objects()), "bytes are held twice"
         assert held._memory == held._memory_spent == 0
@@ -336,9 +336,9 @@ def test_files_of_other_partitions_are_fetched_ahead_unless_some_are_left_out(
                     name = files[place].name(numbers[place])
                     assert pq.read_table(RemoteFile(f"{address}/{name}"), columns=["data"]).num_rows == 1
                     if step == 1 and place:
-                        assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), place
+                        assert all(number in shown._views for number in numbers[place + 1 : place + 3]), place
                 if step > 1:
-                    assert set(shown._shown) == set(numbers[::step])
+                    assert set(shown._views) == set(numbers[::step])
 
 
 def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:

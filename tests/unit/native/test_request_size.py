@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark.native.budget import Bounds, Budget
-from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.files import FileView
 from delta_sharing_spark.native.plan_reader import HeldChunks
 from delta_sharing_spark.parquet.layout import Chunk, Layout
 from delta_sharing_spark.scan import pace
@@ -57,7 +57,7 @@ def test_requests_are_as_large_as_is_soon_answered(
     budget = Budget(Bounds())
     budget.fetchers = ThreadPoolExecutor(1)  # one after the other, as the clock has it
     held = HeldChunks(budget, pace.Pace())
-    shown = ShownFile(storage, Layout(1 << 40, b"", ()))
+    shown = FileView(storage, Layout(1 << 40, b"", ()))
     try:
         for group in range(4):
             storage.asked.clear()
@@ -91,7 +91,7 @@ def test_a_slow_answer_makes_requests_smaller_again() -> None:
 def test_who_would_hold_too_much_waits_for_others() -> None:
     """What nobody reads is released for it; a chunk that is being read is counted until its reader is done."""
     budget = Budget(Bounds(held=16 * MIB, kept=8 * MIB))
-    held, shown = HeldChunks(budget, pace.Pace()), ShownFile(TimedStorage(0, 1e9), Layout(1 << 40, b"", ()))
+    held, shown = HeldChunks(budget, pace.Pace()), FileView(TimedStorage(0, 1e9), Layout(1 << 40, b"", ()))
 
     def fetch(group: int) -> Any:
         return held.fetch((0, group), shown, [Chunk(Range(group * GROUP, group * GROUP + 2 * MIB), group, b"c")])
@@ -117,7 +117,7 @@ def test_of_a_row_group_too_large_to_be_fetched_at_once_the_first_part_is_fetche
     """Its next parts are, until there is no more room, and once it is being read what is fetched at once is not counted."""
     budget = Budget(Bounds(held=64 * MIB, ahead=20 * MIB))
     storage = TimedStorage(0, 1e9)
-    held, shown = HeldChunks(budget, pace.Pace()), ShownFile(storage, Layout(1 << 40, b"", ()))
+    held, shown = HeldChunks(budget, pace.Pace()), FileView(storage, Layout(1 << 40, b"", ()))
     chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 10 * GROUP, GROUP)]
     try:
         for read, count in ((0, 2), (0, 4), (0, 5), (0, 5), (1, 7), (2, 7), (3, 7)):
@@ -135,7 +135,7 @@ def test_the_rest_of_a_large_row_group_is_not_released_with_the_part_that_was_re
     budget = Budget(Bounds(held=64 * MIB, kept=4 * MIB))
     budget.fetchers = ThreadPoolExecutor(1)
     storage = TimedStorage(0, 1e9)
-    held, shown = HeldChunks(budget, pace.Pace()), ShownFile(storage, Layout(1 << 40, b"", ()))
+    held, shown = HeldChunks(budget, pace.Pace()), FileView(storage, Layout(1 << 40, b"", ()))
     chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 16 * MIB, 4 * MIB)]
     goes_on = Event()
     try:

@@ -330,7 +330,7 @@ class _SplitReader:
                 fetched.close()
         selection = None
         if groups:
-            deleted = rows_of_delete_files(task, spec, self._access)
+            deleted = rows_of_delete_files(task, spec, self._access) if task.deletes else None
             selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector, deleted)
         return _OpenSlice(source, footer, constants, context, layout, groups, selection, prefetch.cost)
 

@@ -23,8 +23,8 @@ _IPV6_BITS = 64
 class Newcomers:
     """Connections that have ten seconds to show the key. Safe to call from several threads.
 
-    Where there are too many, one is ended: the oldest that has sent nothing which is still to be read. So whoever comes with
-    the key is served, however many others there are.
+    Where there are too many, one of the half that came first is ended: the oldest that has sent nothing which is still to be
+    read. So whoever comes with the key is served, however many others there are, and has time to send it.
 
     Args:
         log: Gets a line at most once a minute, with how many connections were refused and why.
@@ -59,7 +59,7 @@ class Newcomers:
                     return
                 ((address, _),) = counts.most_common(1)
             crowd = [other for other, (holder, _) in self._waiting.items() if holder == address]
-            ended = next((other for other in crowd if not _has_data(other)), crowd[0])
+            ended = next((other for other in crowd[: len(crowd) // 2] if not _has_data(other)), crowd[0])
             self._end(ended)
         self.note("it came with too many others that have not shown the key")
 

@@ -30,7 +30,7 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support import HANGS
 from support.buckets import BucketServer
-from support.secrets import aws_session, azure_sas, gcp_bearer
+from support.cloud_secrets import aws_session, azure_sas, gcp_bearer
 
 CLOUDS = ("s3", "gs", "abfss")
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

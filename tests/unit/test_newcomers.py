@@ -62,6 +62,13 @@ def test_an_address_has_a_share_and_all_have_a_bound(door: Door) -> None:
     assert not any(map(has_ended, [*others, *many, asks, silent[2]]))
 
 
+def test_who_has_just_come_is_not_ended_for_those_whose_heads_wait_to_be_read(door: Door) -> None:
+    crowd = [door.enter("127.0.0.2", b"half a head") for _ in range(OF_AN_ADDRESS)]
+    asks = door.enter("127.0.0.2")
+    assert not has_ended(asks)
+    assert [has_ended(one) for one in crowd[:2]] == [True, False]
+
+
 def test_each_has_its_time_and_a_minute_one_line(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     early = door.enter("127.0.0.2")
     door.now = 5

@@ -11,7 +11,7 @@ from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.storage.clouds.contract import Secret
 from delta_sharing_spark.storage.locations import Location
-from support.secrets import aws_session, azure_sas, gcp_bearer, no_secret
+from support.cloud_secrets import aws_session, azure_sas, gcp_bearer, no_secret
 
 _numbers = itertools.count()
 

@@ -21,7 +21,7 @@ from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
-from support.secrets import aws_session, azure_sas, gcp_bearer
+from support.cloud_secrets import aws_session, azure_sas, gcp_bearer
 from unit.access.object_server import ObjectServer, serving
 
 LOCATIONS = {

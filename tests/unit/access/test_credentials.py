@@ -19,7 +19,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.clouds.contract import Secret
 from delta_sharing_spark.storage.clouds.registry import parse_location
-from support.secrets import aws_session
+from support.cloud_secrets import aws_session
 from unit.access.issuing import CountingIssuer, secret_for
 
 NOW = 1_700_000_000.0

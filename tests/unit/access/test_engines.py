@@ -16,7 +16,7 @@ from delta_sharing_spark.storage.clouds.contract import Secret
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support.secrets import aws_session, azure_sas, gcp_bearer, no_secret
+from support.cloud_secrets import aws_session, azure_sas, gcp_bearer, no_secret
 from unit.access.loopback import Answer, Request, answering
 from unit.access.object_server import ObjectServer, serving
 from unit.access.shared_tables import upload

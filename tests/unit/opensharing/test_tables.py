@@ -27,7 +27,7 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
-from support.secrets import aws_session
+from support.cloud_secrets import aws_session
 
 SCHEMA = pa.schema([("id", pa.int64())])
 CATALOG = "https://catalog.example/iceberg/"

@@ -21,7 +21,7 @@ from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.certificates import certificate_of
-from support.secrets import aws_session
+from support.cloud_secrets import aws_session
 from unit.sharing.scripted_server import NAME, OK, Clock, Rest, ScriptedServer
 
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -15,7 +15,7 @@ from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.certificates import certificate_of
-from support.secrets import aws_session
+from support.cloud_secrets import aws_session
 from unit.sharing.scripted_server import NAME, Clock, Rest, ScriptedServer
 
 

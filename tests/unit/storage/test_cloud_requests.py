@@ -32,7 +32,7 @@ from delta_sharing_spark.storage.clouds.s3 import S3, sign
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
-from support.secrets import aws_session, azure_sas, gcp_bearer
+from support.cloud_secrets import aws_session, azure_sas, gcp_bearer
 
 SESSION = aws_session("AKIDEXAMPLE", "secret/key+", "session/token==")
 NOW = 1_795_251_600.0

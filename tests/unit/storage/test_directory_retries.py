@@ -22,7 +22,7 @@ from delta_sharing_spark.storage.range_reader import FileVersion, StorageSetting
 from delta_sharing_spark.storage.ranges import Range
 from support import HANGS
 from support.buckets import BucketServer
-from support.secrets import aws_session, azure_sas, gcp_bearer, no_secret
+from support.cloud_secrets import aws_session, azure_sas, gcp_bearer, no_secret
 
 DATA = os.urandom(300_000)
 

@@ -94,7 +94,7 @@ class Gateway:
         self.host = host
         self._admits = admits
         self._budget = Budget(bounds or Bounds())
-        self._lock = threading.Lock()
+        self._lock, self._accepting = threading.Lock(), threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
         self._places: dict[str, tuple[ServedPlace, HasEnded]] = {}
         #: Loads whose listings are made when they are asked for, as long as Spark has them.
@@ -343,10 +343,12 @@ class Gateway:
                 self._workers += 1
 
     def _work(self) -> None:
-        """Serve one connection after another; the system chooses which of the waiting threads accepts one."""
+        """Serve one connection after another; of the waiting threads one at a time accepts one."""
         while True:
             try:
-                connection, _ = self._listener.accept()
+                with self._accepting:  # newcomers stand in the order in which they came, whichever thread runs first
+                    connection, _ = self._listener.accept()
+                    self._newcomers.enter(connection)
             except OSError as error:
                 connection = None
                 if not self.is_closed:  # too many open files, perhaps
@@ -368,7 +370,6 @@ class Gateway:
     def _converse(self, connection: socket.socket) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._newcomers.enter(connection)
             if not self._admits(connection):
                 self._newcomers.note("its process is another user's")
                 return

@@ -115,8 +115,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as temporary:
         directory = arguments.keep or Path(temporary)
-        is_there = (directory / "small").is_dir()
-        tables = {name: directory / name for name in NARROW} if is_there else write_tables(directory, arguments.scale)
+        tables = write_tables(directory, arguments.scale)
         server = Served(tables)
         try:
             profile = Path(temporary) / "bench.share"

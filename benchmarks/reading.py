@@ -103,8 +103,13 @@ def write_wide(path: Path, files: int, rows: int) -> None:
 
 
 def write_tables(directory: Path, scale: float) -> dict[str, Path]:
-    """``large``: 8 files of 9 columns, 498 MB at scale 1; ``wide``: 8 of 50 columns; ``small``: 400 of 240 kB."""
-    tables = {name: directory / name for name in ("large", "wide", "small")}
+    """``large``: 8 files of 9 columns, 498 MB at scale 1; ``wide``: 8 of 50 columns; ``small``: 400 of 240 kB.
+
+    A directory that holds them stays as it is.
+    """
+    tables = {name: directory / name for name in NARROW}
+    if tables["small"].is_dir():
+        return tables
     files = max(1, round(8 * scale))
     write_table(tables["large"], 1_500_000 * files, files, 1_000_000)
     write_wide(tables["wide"], files, 250_000)
@@ -162,10 +167,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as temporary:
         directory = arguments.keep or Path(temporary)
-        if (directory / "small").is_dir():
-            tables = {name: directory / name for name in NARROW}
-        else:
-            tables = write_tables(directory, arguments.scale)
+        tables = write_tables(directory, arguments.scale)
         server = Served(tables)
         try:
             profile = Path(temporary) / "bench.share"

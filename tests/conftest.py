@@ -94,6 +94,16 @@ def files_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"delta_sharing_spark.scan.pace.{size}", 0)
 
 
+@pytest.fixture(params=["alone", "joined", "joined, fetched in parts"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether small files are shown as one, and whether they are fetched whole."""
+    if request.param == "alone":
+        monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
+    elif request.param != "joined":
+        request.getfixturevalue("files_in_parts")
+    return str(request.param)
+
+
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets this process's wall clock on by some seconds, for the client and the embedded server alike."""

@@ -127,8 +127,6 @@ class FilePruner:
             self._listed(batch.num_rows)
         if self._skipping is None:
             return batch
-        import numpy as np
-
         reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
         for reason in _RULES:
             self.count(reason, int(np.count_nonzero(reasons == reason)))

@@ -10,9 +10,7 @@ from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, all_of
-from delta_sharing_spark.schema.types import (
-    Struct,
-)
+from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead

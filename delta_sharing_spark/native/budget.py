@@ -113,11 +113,17 @@ class Budget:
         self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
         #: The shown files whose reader was sent what it wanted, and their bytes in memory.
         self._spent: dict[tuple[FootersHolder, int], int] = {}
-        self._memory = self._memory_spent = self._disk = self._fetched = self._kept_bytes = 0
+        self._memory = self._memory_spent = self._disk = self._kept_bytes = 0
 
     def fetchers_ahead(self, pace: Pace) -> DaemonPool:
         """The threads that fetch small files ahead. A far storage has threads of its own, so that no file that a reader waits for queues behind them."""
         return self._far_fetchers if pace.is_far else self.fetchers
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes of chunks that were not all read."""
+        with self._lock:
+            return sum(coming.size for coming in self._chunks.values())
 
     @property
     def room_ahead(self) -> int:
@@ -227,7 +233,6 @@ class Budget:
             before = self._chunks.pop((holder, key), _NOTHING)
             is_begun = before.is_begun or kept > 0
             self._chunks[holder, key] = _Coming(before.size + kept + size, time.monotonic(), is_begun)
-            self._fetched += kept + size
             gone = self._idle(_ABANDONED) if self._ahead() > self._bounds.ahead else []
         self._release(gone)
 
@@ -242,7 +247,6 @@ class Budget:
         gone = []
         with self._lock:
             size = self._chunks.pop((holder, key), _NOTHING).size
-            self._fetched -= size
             self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
             self._kept_bytes += size
             excess = self._kept_bytes - self._bounds.kept
@@ -260,7 +264,7 @@ class Budget:
     def remove(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Remove chunks that are no longer held."""
         with self._lock:
-            self._fetched -= self._chunks.pop((holder, key), _NOTHING).size
+            self._chunks.pop((holder, key), None)
             self._kept_bytes -= self._kept.pop((holder, key), 0)
 
     def forget(self, holder: FootersHolder) -> None:

@@ -9,7 +9,7 @@ import decimal
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from fractions import Fraction
 from itertools import repeat
 from operator import ge, gt, le, lt
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.predicates.file_statistics import EPOCH_DAYS, HIGH, LOW, StatisticsReader
+from delta_sharing_spark.predicates.file_statistics import EPOCH_DAYS, HIGH, LOW, StatisticsReader, days_of
 from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
@@ -96,7 +96,7 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if kind in BITS:
             return _integer(value)
         if kind == DATE:
-            return date.fromisoformat(value).toordinal() - EPOCH_DAYS if isinstance(value, str) else None
+            return days_of(value) if isinstance(value, str) else None
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
             return _timestamp(value, kind == TIMESTAMP_NTZ, is_upper) if isinstance(value, str) else None
         if kind in FLOATS:

@@ -99,7 +99,7 @@ class StatisticsReader:
         attribute = self.attributes[name]
         values = [getattr(of_file, attribute, None) for of_file in bounds]
         if is_date:
-            days = {text: _day(text) for text in {value for value in values if isinstance(value, str)}}
+            days = {text: days_of(text) for text in {value for value in values if isinstance(value, str)}}
             return (
                 int64s([days.get(value) if isinstance(value, str) else None for value in values])
                 .cast(pa.int32())
@@ -116,7 +116,7 @@ class StatisticsReader:
 _NOTHING = object()
 
 
-def _day(text: str) -> int | None:
+def days_of(text: str) -> int | None:
     """Days since 1970 of a date; None where it is of another form."""
     try:
         return date.fromisoformat(text).toordinal() - EPOCH_DAYS

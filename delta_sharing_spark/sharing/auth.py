@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -39,8 +38,6 @@ from delta_sharing_spark.sharing.transport import (
     unreadable_answer,
     with_retries,
 )
-
-_log = logging.getLogger(__name__)
 
 #: A token is renewed this many seconds before its end, or when a tenth of its life is left if that is shorter.
 _MARGIN_SECONDS, _MARGIN_SHARE = 600.0, 0.1

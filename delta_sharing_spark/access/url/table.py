@@ -193,7 +193,7 @@ class UrlTable(OpenTable):
         listed = sum(page.listed for page in pages)
         sent = _hints_by_name(query) if response.fallback is None else {}
         access = self._access(scan, response, listed)
-        listing_bytes = self._keep(scan, pages, response, access, bool(sent))
+        listing_bytes = self._keep(scan, pages, listed, head.version, access, is_hinted=bool(sent))
         return FileListing(
             FileBatches(selections), access, head.version, listed, sent, response.fallback, listing_bytes=listing_bytes
         )
@@ -202,15 +202,17 @@ class UrlTable(OpenTable):
         self,
         scan: ResolvedScan,
         pages: list[SnapshotFiles],
-        response: QueryResponse,
+        listed: int,
+        version: int | None,
         access: UrlAccess,
+        *,
         is_hinted: bool,
     ) -> int:
         """Keep a listing for other queries of the version, if it has all files; returns the bytes that it takes.
 
         A server may leave files out by hints. It has left out none where it lists as many as it says, without hints, that there are.
         """
-        described, version, listed = self._negotiated.head, response.head.version, sum(page.listed for page in pages)
+        described = self._negotiated.head
         is_counted = version == described.version and described.metadata.num_files == listed
         is_whole = all(page.is_whole for page in pages) and (is_counted or not is_hinted)
         if version is None or version != scan.version or not is_whole:

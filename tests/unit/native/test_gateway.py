@@ -132,7 +132,7 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             expected = scan.to_arrow().sort_by("id")
             for _ in range(2):
                 assert rows_of(plan, address).sort_by("id").equals(expected)
-            assert running._budget._fetched <= 2 << 20
+            assert running._budget.fetched_bytes <= 2 << 20
             assert len(running._budget._views) == 1
             running.release(plan)
             assert running._budget._memory == 0
@@ -179,7 +179,7 @@ def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(running._connections) <= 8
             for plan in plans:
                 running.release(plan)
-            assert running._budget._memory == running._budget._fetched == 0
+            assert running._budget._memory == running._budget.fetched_bytes == 0
         finally:
             tracemalloc.stop()
             running.close()

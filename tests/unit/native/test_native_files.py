@@ -114,16 +114,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingClient]:
         yield SharingClient(server.profile())
 
 
-@pytest.fixture(params=["alone", "joined", "joined, fetched in parts"])
-def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether small files are shown as one, and whether they are fetched whole."""
-    if request.param == "alone":
-        monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
-    elif request.param != "joined":
-        request.getfixturevalue("files_in_parts")
-    return str(request.param)
-
-
 def reasons(plan: NativePlan) -> list[str]:
     """Why files of a plan were rewritten."""
     with ThreadPoolExecutor(4) as pool:

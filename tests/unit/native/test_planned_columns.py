@@ -128,10 +128,10 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
             opened.read(["c0"])
         held = running._budget
         deadline = time.monotonic() + HANGS
-        while (held._fetched or held._kept_bytes > kept) and time.monotonic() < deadline:
+        while (held.fetched_bytes or held._kept_bytes > kept) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert 0 < held._kept_bytes == sum(held._kept.values()) <= kept
-        assert held._fetched == 0
+        assert held.fetched_bytes == 0
     assert held._kept_bytes == 0
 
 

@@ -64,15 +64,6 @@ def data(count: int = 200) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(params=["alone", "joined", "joined, fetched in parts"])
-def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "alone":
-        monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
-    elif request.param != "joined":
-        request.getfixturevalue("files_in_parts")
-    return str(request.param)
-
-
 def every(n: int) -> Any:
     return lambda rows: pa.array([value % n == 0 for value in rows["id"].to_pylist()])
 

@@ -129,7 +129,7 @@ def _ends(speak: Speak, asked: str) -> bool:
         )
         ask: dict[str, Callable[[], object]] = {
             "listing": lambda: list(rest.list_shares()),
-            "query": lambda: list(rest.query(NAME, Query()).records()),
+            "query": lambda: list(rest.query(NAME, Query()).blocks()),
             "data": lambda: source(f"{server.url}/f", connect_timeout=1, read_timeout=1).read(0, 1000),
             "profile": lambda: load_profile(f"{server.url}/p.share"),
         }
@@ -199,7 +199,7 @@ def test_pages_end(server: ScriptedServer, rest: SharingRest) -> None:
         list(rest.list_shares())
     server.on("/query", lambda asked: Reply([*HEAD, {"endStreamAction": {"nextPageToken": f"t{next(numbers)}"}}]))
     with pytest.raises(ResponseError, match="go on after 100 pages"):
-        list(rest.query(NAME, Query()).records())
+        list(rest.query(NAME, Query()).blocks())
 
 
 # Where a redirect leads

@@ -26,9 +26,9 @@ from delta_sharing_spark.errors import (
     ProfileError,
     ResponseError,
     ServerError,
+    displayable,
     printable,
     printable_json,
-    shown,
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
@@ -441,7 +441,7 @@ def test_errors_take_time_in_proportion_to_their_text(unit: str) -> None:
 
 def test_what_is_shown_moves_no_cursor() -> None:
     raw = "a\x1b[2Jb\x07c\rd\u202ee\u2066f\x9bg\u2028h\x00i"
-    assert shown(raw) == printable(raw, one_line=True)
+    assert displayable(raw) == printable(raw, one_line=True)
     assert not [c for c in printable(raw) if not c.isprintable()]
     assert json.loads(printable_json({raw: raw})) == {raw: raw}
     assert not [c for c in printable_json(raw) if not c.isprintable()]

@@ -174,8 +174,8 @@ class _Calls:
         try:
             while True:
                 item = self.waiting.get_nowait()
-                if item is not None:
-                    item[1].cancel()
+                if item is not None and item[1].cancel():
+                    item[1].set_running_or_notify_cancel()  # else who waits for it goes on waiting
         except queue.Empty:
             self.waiting.put(None)
 

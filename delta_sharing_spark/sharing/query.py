@@ -22,17 +22,17 @@ from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.queries import ChangesQuery, Query
 from delta_sharing_spark.sharing.response import FileBlocks, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
+from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.sharing.wire_records import (
     LONGEST_PAGE_TOKEN,
     MOST_EMPTY_PAGES,
     MOST_PAGES,
-    FileRecord,
     TableSnapshotHead,
 )
 
 
 class QueryResponse:
-    """A query's answer: its head, and its file records, whose further pages are requested as they are iterated.
+    """A query's answer: its head, and its files, whose further pages are requested as they are iterated.
 
     Attributes:
         head: Version, response format, protocol and metadata.
@@ -73,17 +73,15 @@ class QueryResponse:
         self._files = self._bytes = 0
         self._note(first)
 
-    def records(self) -> Iterator[FileRecord]:
-        """All file records, once. Each page is complete before its first record is handed on. Raises as ``pages``."""
-        for blocks in self.pages():
-            for block in blocks:
-                yield from block.records()
+    def blocks(self) -> Iterator[FileBlock]:
+        """All files in blocks of columns, once. Each page is complete before its first block is handed on. Raises as ``pages``."""
+        return itertools.chain.from_iterable(self.pages())
 
     def pages(self) -> Iterator[Any]:
-        """The files page by page, each page in its sink; otherwise as ``records``."""
+        """The files page by page, each page in its sink; otherwise as ``blocks``."""
         page, self._first = self._first, None
         if page is None:
-            raise AssertionError("the records of a response are read once")
+            raise AssertionError("the files of a response are read once")
         tokens: set[str] = set()
         token: str | None = None
         empty = 0

@@ -273,13 +273,16 @@ def test_a_ref_is_for_iceberg_alone(server: SharingServer, tmp_path: Path) -> No
         client_of(server).table("s.db.t").scan(ref="main", versionAsOf=1).to_arrow()
 
 
-@pytest.mark.parametrize("prefix_in", ["overrides", "defaults", None])
-def test_the_prefix_may_stand_in_either_or_none(
-    catalog: SqlCatalog, server: SharingServer, prefix_in: str | None
+@pytest.mark.parametrize(
+    ("prefix_in", "overrides"),
+    [("overrides", {}), ("defaults", {}), (None, {}), ("defaults", {"prefix": "shares/%73"})],
+)
+def test_the_prefix_may_stand_in_either_or_none_and_is_sent_as_it_is(
+    catalog: SqlCatalog, server: SharingServer, prefix_in: str | None, overrides: dict[str, str]
 ) -> None:
     shared(server, plain(catalog))
     server.iceberg.prefix_in = prefix_in
-    server.iceberg.overrides = {"uri": server.profile()["icebergEndpoint"] + "/"}
+    server.iceberg.overrides = {"uri": server.profile()["icebergEndpoint"] + "/", **overrides}
     assert client_of(server).table("s.db.t").to_arrow().num_rows == 10
 
 

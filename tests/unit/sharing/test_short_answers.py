@@ -40,7 +40,7 @@ def head(**counts: int) -> list[Any]:
 
 
 def names(rest: SharingRest, query: Query = Query()) -> list[str]:  # noqa: B008  # frozen
-    return [record.id for record in rest.query(NAME, query).records()]
+    return [name for block in rest.query(NAME, query).blocks() for name in block.ids]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -87,7 +87,7 @@ def test_features_need_the_new_engine(
         with pytest.raises(DeltaSharingError, match="too new for this version of Delta Standalone"):
             client.rest.query(name, query)
     else:
-        assert list(client.rest.query(name, query if table == "vectors" else Query()).records())
+        assert list(client.rest.query(name, query if table == "vectors" else Query()).blocks())
 
 
 @pytest.mark.parametrize("options", [{}, {"maxFilesPerRequest": 1}, {"serverHints": "sql"}, {"serverHints": "both"}])

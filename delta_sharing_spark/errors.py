@@ -23,12 +23,12 @@ class DeltaSharingError(Exception):
 
     Args:
         message: What failed, on which table or file, why, and what to do next. It is made fit to be shown here
-            (``shown``), so that no error can carry a secret or a control character whoever built its text.
+            (``displayable``), so that no error can carry a secret or a control character whoever built its text.
         **details: Plain values kept as attributes (``status``, ``file``, ``column``...).
     """
 
     def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(shown(" ".join(message.split("\n"))))
+        super().__init__(displayable(" ".join(message.split("\n"))))
         self.__dict__.update(details)
 
     def name_table(self, table: str) -> None:
@@ -286,7 +286,7 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")
 
 
-def shown(text: str) -> str:
+def displayable(text: str) -> str:
     """Return ``text`` as an error shows it: redacted, printable, and cut where it is too long to be read."""
     text = _LONG_WORD.sub(_cut_word, printable(redact(text)))
     if len(text) <= LONGEST_MESSAGE:

@@ -63,7 +63,7 @@ class ScanListing:
         sent: Hints that the sharing server was sent, by their names in the protocol.
         listed: Files that the server or the log named.
         files, bytes: Files left to read, and their whole size.
-        shown: So many files are they to Spark, which is shown small ones as one.
+        spark_files: So many files are they to Spark, for which small ones are one.
         total_files: Files of the table; None where neither the server nor a listing tells.
         seconds: What the answer took.
         is_repeated: Whether an earlier listing answered, with no request.
@@ -80,7 +80,7 @@ class ScanListing:
     listed: int
     files: int
     bytes: int
-    shown: int
+    spark_files: int
     total_files: int | None
     seconds: float
     is_repeated: bool
@@ -89,7 +89,7 @@ class ScanListing:
         total = self.total_files
         files = counted(self.files, "file") if total is None else f"{self.files:,} of {counted(total, 'file')}"
         hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
-        together = "" if self.shown == self.files else f", shown as {self.shown}"
+        together = "" if self.spark_files == self.files else f", shown as {self.spark_files}"
         if self.is_counted:
             together = ", whose rows the statistics count"
         enough = (

@@ -70,6 +70,11 @@ class FilePruner:
         """Count anew: files are listed from the beginning."""
         self._skipped.clear()
 
+    def look_at(self, files: int) -> None:
+        """Say that so many more files were looked at."""
+        if self._listed is not None:
+            self._listed(files)
+
     def count(self, reason: SkipReason, files: int) -> None:
         """Count files that were skipped for a reason."""
         self._skipped[reason] += files
@@ -86,8 +91,7 @@ class FilePruner:
             numbers: The ``partition_number`` of each file.
             statistics: Those of the files.
         """
-        if self._listed is not None:
-            self._listed(len(numbers))
+        self.look_at(len(numbers))
         return None if self._skipping is None else self._skipping.reasons_of(numbers, statistics)
 
     def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
@@ -102,8 +106,7 @@ class FilePruner:
             together = min(2 * together, _TOGETHER)
 
     def _reasons_of_tasks(self, tasks: Sequence[FileTask]) -> list[int]:
-        if self._listed is not None:
-            self._listed(len(tasks))
+        self.look_at(len(tasks))
         if self._skipping is None:
             return [SkipReason.KEEP] * len(tasks)
         from delta_sharing_spark.predicates.file_skipping import TextStatistics
@@ -115,8 +118,7 @@ class FilePruner:
 
     def remaining_rows(self, batch: AddBatch) -> AddBatch:
         """The same for files in columns: no object is built for a file that is skipped."""
-        if self._listed is not None:
-            self._listed(batch.num_rows)
+        self.look_at(batch.num_rows)
         if self._skipping is None:
             return batch
         reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError, shown
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError, displayable
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
@@ -229,7 +229,7 @@ class Gateway:
         damaged = plan.damaged(number)
         if damaged is not None:
             return f"{type(damaged).__name__}: {damaged}"
-        return shown(
+        return displayable(
             f"FileError: file {plan.files[number].described()} of {plan.table}: Spark's Parquet reader failed on it "
             f"({why}); load the table with engine='python', which may say more, and ask the provider to check "
             f"the file"

@@ -1,8 +1,4 @@
-"""Filters batches by a mask, column by column, makes the mask of deletion vectors, and cuts a stream of batches at a row limit.
-
-Arrow's own filter of a batch, or of a nested column, turns the mask into indices to take, which costs several times as
-much.
-"""
+"""Filters batches by a mask, makes the mask of deletion vectors, and cuts a stream of batches at a row limit."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
@@ -46,91 +40,12 @@ def first_rows(
 
 def keep_rows(batch: pa.RecordBatch, keep: pa.BooleanArray) -> pa.RecordBatch:
     """The rows of ``batch`` where ``keep`` is true (not where it is NULL); the batch itself where every row stays."""
-    if keep.null_count:
-        keep = keep.fill_null(False)
     count = keep.true_count
     if count == len(keep):
         return batch
     if batch.num_columns == 0:
         return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
-    rows = _Rows(keep, count)
-    return pa.RecordBatch.from_arrays([_filter(column, rows) for column in batch.columns], schema=batch.schema)
-
-
-class _Rows:
-    """Which rows of an array stay, in the forms that the filters of different types need."""
-
-    __slots__ = ("_dropped_positions", "_mask", "count", "keep")
-
-    def __init__(self, keep: pa.BooleanArray, count: int) -> None:
-        self.keep = keep
-        self.count = count
-        self._mask: npt.NDArray[np.bool_] | None = None
-        self._dropped_positions: npt.NDArray[np.intp] | None = None
-
-    @property
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """One value for each row, true where it stays."""
-        if self._mask is None:
-            self._mask = self.keep.to_numpy(zero_copy_only=False)
-        return self._mask
-
-    @property
-    def dropped_positions(self) -> npt.NDArray[np.intp]:
-        """Positions of the rows that do not stay, ascending."""
-        if self._dropped_positions is None:
-            self._dropped_positions = np.flatnonzero(~self.mask)
-        return self._dropped_positions
-
-
-def _filter(array: pa.Array, rows: _Rows) -> pa.Array:
-    kind = array.type
-    if 2 * rows.count < len(array):
-        return array.filter(rows.keep)  # few indices to take
-    if pa.types.is_struct(kind) and kind.num_fields:
-        children = [_filter(array.field(i), rows) for i in range(kind.num_fields)]
-        return _built(array, rows, [], children)
-    if pa.types.is_list(kind):
-        return _filter_list(array, [array.values], rows)
-    if pa.types.is_map(kind):
-        return _filter_list(array, [array.keys, array.items], rows)
-    if array.null_count and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        # Runs of values are copied whole where no value may be NULL.
-        bare = pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset).filter(rows.keep)
-        return _built(array, rows, bare.buffers()[1:], [])
-    return array.filter(rows.keep)
-
-
-def _filter_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Array:
-    """A list over its values, or a map over its keys and values."""
-    offsets = array.offsets.to_numpy()
-    first, last = int(offsets[0]), int(offsets[-1])
-    lengths = np.diff(offsets)
-    inner = [values.slice(first, last - first) for values in inner]
-    leaving = lengths[rows.dropped_positions]
-    ends = np.cumsum(leaving, dtype=np.intp)
-    total = int(ends[-1]) if len(ends) else 0
-    if total:
-        mask = np.ones(last - first, dtype=np.bool_)
-        starts = offsets[rows.dropped_positions] - first
-        mask[np.repeat(starts - (ends - leaving), leaving) + np.arange(total)] = False
-        inner_rows = _Rows(arrow_mask(mask), last - first - total)
-        inner = [_filter(values, inner_rows) for values in inner]
-    new_offsets = np.zeros(rows.count + 1, dtype=np.int32)
-    np.cumsum(lengths[rows.mask], out=new_offsets[1:])
-    if len(inner) == 2:
-        inner = [pa.StructArray.from_arrays(inner, fields=[array.type.key_field, array.type.item_field])]
-    return _built(array, rows, [pa.py_buffer(new_offsets)], inner)
-
-
-def _built(array: pa.Array, rows: _Rows, buffers: list[pa.Buffer | None], children: list[pa.Array]) -> pa.Array:
-    """An array of ``array``'s type and remaining validity over buffers and children that are filtered already."""
-    validity = None
-    if array.null_count:
-        bits = pa.Array.from_buffers(pa.bool_(), len(array), [None, array.buffers()[0]], 0, array.offset)
-        validity = bits.filter(rows.keep).buffers()[1]
-    unknown = -1 if validity is not None else 0
-    return pa.Array.from_buffers(array.type, rows.count, [validity, *buffers], unknown, 0, children)
+    return batch.filter(keep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from delta_sharing_spark.scan.row_group_reader import (
 )
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct, without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource, Range
@@ -394,9 +395,9 @@ def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
                 text, column.type, column=column.name, file=task.id, time_zone=spec.time_zone
             )
         elif spec.change_feed and column.name == CHANGE_TYPE and task.change_type is not None:
-            constants[column.name] = pa.scalar(task.change_type, pa.string())
+            constants[column.name] = scalar(task.change_type)
         elif spec.change_feed and column.name == COMMIT_VERSION:
-            constants[column.name] = pa.scalar(task.commit_version, pa.int64())
+            constants[column.name] = scalar(task.commit_version, pa.int64())
         elif spec.change_feed and column.name == COMMIT_TIMESTAMP:
             constants[column.name] = _commit_timestamp(task, spec)
     return constants
@@ -433,5 +434,5 @@ def _partition_text(task: FileTask, column: Field, keys: Mapping[str, tuple[str,
 def _commit_timestamp(task: FileTask, spec: ReadSpec) -> pa.Scalar:
     millis = task.commit_timestamp
     if spec.commit_timestamp_long:
-        return pa.scalar(millis, pa.int64())
-    return pa.scalar(None if millis is None else millis * 1000, pa.timestamp("us", tz="UTC"))
+        return scalar(millis, pa.int64())
+    return scalar(None if millis is None else millis * 1000, pa.timestamp("us", tz="UTC"))

@@ -15,9 +15,17 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import msgspec
 
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES, DeletionVector
+from delta_sharing_spark.scan.plan import (
+    MAX_FILE_BYTES,
+    MAX_FILE_ROWS,
+    MAX_MILLIS,
+    MAX_VECTOR_BYTES,
+    DeletionVector,
+    FileTask,
+    rows_in_stats,
+)
 from delta_sharing_spark.schema.typed_json import record_of
-from delta_sharing_spark.sharing.wire_records import FileRecord, integer, malformed, quoted
+from delta_sharing_spark.sharing.wire_records import integer, malformed, quoted
 
 #: A number, as servers write it; ``integer`` reads it.
 _Number: TypeAlias = int | float | str | None
@@ -174,21 +182,21 @@ class FileBlock:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def records(self) -> Iterator[FileRecord]:
-        """A record for each file."""
-        for place in range(len(self.ids)):
-            yield FileRecord(
-                self.kind,
-                self.ids[place],
-                self.urls[place],
-                self.sizes[place],
-                self.partition_values[self.partitions[place]],
-                self.stats[place],
-                self.expirations[place],
-                self.versions[place],
-                self.timestamps[place],
-                self.vectors.get(place),
-                place not in self.unchanged,
+    def tasks(self) -> Iterator[FileTask]:
+        """A task for each file, with the version and the time of its line."""
+        for place, stats in enumerate(self.stats):
+            expires = self.expirations[place]
+            yield FileTask(
+                id=self.ids[place],
+                location=self.urls[place],
+                size=self.sizes[place],
+                partition_values=self.partition_values[self.partitions[place]],
+                rows=rows_in_stats(stats),
+                deletion_vector=self.vectors.get(place),
+                commit_version=self.versions[place],
+                commit_timestamp=self.timestamps[place],
+                expires_at=expires / 1000 if expires else None,
+                stats=stats,
             )
 
     def take(self, places: Sequence[int]) -> FileBlock:

@@ -11,32 +11,11 @@ from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options.values import camel_case
-from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.table_records import STATED_BESIDE, Metadata, Protocol, read_metadata, read_protocol
 from delta_sharing_spark.storage.clouds.registry import kinds_on_wire
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-@dataclass(slots=True)
-class FileRecord:
-    """One file line of either format. ``kind`` is ``"add"``, ``"cdf"`` or ``"remove"``; times are milliseconds.
-
-    ``partition_values`` is None where the line has none.
-    """
-
-    kind: str
-    id: str
-    url: str = field(repr=False)
-    size: int
-    partition_values: Mapping[str, str | None] | None
-    stats: str | None = field(default=None, repr=False)
-    expiration_timestamp: int | None = None
-    version: int | None = None
-    timestamp: int | None = None
-    deletion_vector: DeletionVector | None = None
-    data_change: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from delta_sharing_spark.access.load import Load, Recipient, checked_engine
 from delta_sharing_spark.display import Listing
-from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, shown
+from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, displayable
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
@@ -152,7 +152,7 @@ def _create(
 
 def _problem(view: str, table: str, why: str) -> RegisteredView:
     _log.warning("no view %s of %s: %s", view, table, why)
-    return RegisteredView(view, table, shown(why))
+    return RegisteredView(view, table, displayable(why))
 
 
 def _taken(spark: SparkSession, view: str, source: _Source, folded: Callable[[str], str]) -> str | None:

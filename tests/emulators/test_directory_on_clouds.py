@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,22 +30,27 @@ SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 PARTS = ["plain", "with space", "per%cent", "pl+us", "ünï", "a=b", "q?mark", "ha#sh", "semi;colon", "quo'te"]
 
 
+_HOUR = 3600.0
+
+
 @dataclass(eq=False)
 class CloudIssuer:
-    """Asks a cloud as the sharing server would, through the wire form of the answer."""
+    """Asks a cloud as the sharing server would, through the wire form of the answer: all credentials are for an hour.
+
+    ``late`` are those that have ended when they come, the first ones, though they are announced for an hour as well.
+    """
 
     cloud: Cloud
-    lifetime: float = 3600.0
     listing: bool = True
-    announced: float | None = None
+    late: int = 0
     asked: list[Location] = field(default_factory=list)
     settings: NetworkSettings = field(default_factory=NetworkSettings, repr=False)
 
     def issue_token(self, location: Location, seconds: float | None = None) -> StorageToken:
         self.asked.append(location)
-        wire = self.cloud.vend(str(location), lifetime=self.lifetime, listing=self.listing)
-        if self.announced is not None:
-            wire["credentials"]["expirationTime"] = int((time.time() + self.announced) * 1000)
+        lifetime = -60 if len(self.asked) <= self.late else _HOUR
+        wire = self.cloud.vend(str(location), lifetime=lifetime, listing=self.listing)
+        wire["credentials"]["expirationTime"] = int((time.time() + _HOUR) * 1000)
         answer = parse_credentials(wire, str(NAME))
         return issue(answer, location, origin="emulator", now=time.time())
 
@@ -141,15 +147,16 @@ def test_a_sibling_prefix_is_refused(cloud: Cloud, name: str) -> None:
         storage.get(parse_location(f"{root}2/a"))
 
 
-def test_a_job_outlives_its_credential(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
+def test_a_job_outlives_its_credential(
+    cloud: Cloud, table: DeltaTableBuilder, name: str, pass_time: Callable[[float], None]
+) -> None:
     location = put_table(cloud, table.path, name)
-    issuer = CloudIssuer(cloud, lifetime=3.0)
+    issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     asked = len(issuer.asked)
-    time.sleep(3.5)
-    issuer.lifetime = 3600
+    pass_time(_HOUR)
     assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
     assert len(issuer.asked) == asked + 1
 
@@ -170,13 +177,21 @@ def test_a_credential_that_ends_while_the_log_is_read(
 ) -> None:
     """It was announced for an hour and has ended: renewed once, as the storage itself refuses it."""
     location = put_table(cloud, table.path, name)
-    issuer = CloudIssuer(cloud, lifetime=2.0, listing=listing, announced=3600)
+    issuer = CloudIssuer(cloud, listing=listing)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
     asked = len(issuer.asked)
-    time.sleep(2.5)
-    issuer.lifetime = 3600
+    cloud.expire_all()
     assert _ids_and_values(rows(directory)) == _expected(table)
     assert len(issuer.asked) == asked + 1
+
+
+def test_a_credential_that_had_ended_when_it_came(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
+    location = put_table(cloud, table.path, name)
+    issuer = CloudIssuer(cloud, late=1)
+    assert _ids_and_values(rows(opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer))) == _expected(
+        table
+    )
+    assert len(issuer.asked) == 2
 
 
 def test_markers_of_directories(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
@@ -207,13 +222,15 @@ def test_a_scope_that_leaves_the_data_out(cloud: Cloud, table: DeltaTableBuilder
         rows(directory)
 
 
-def test_without_a_way_to_renew_expiry_is_an_error(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
+def test_without_a_way_to_renew_expiry_is_an_error(
+    cloud: Cloud, table: DeltaTableBuilder, name: str, pass_time: Callable[[float], None]
+) -> None:
     location = put_table(cloud, table.path, name)
-    issuer = CloudIssuer(cloud, lifetime=3.0)
+    issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carryProfile="false")
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
     split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
-    time.sleep(3.5)
+    pass_time(_HOUR)
     with pytest.raises(CredentialError, match="carryProfile=false"):
         list(read_split(split))
 

@@ -168,7 +168,7 @@ def test_small_files_are_shown_as_one(spark: Any, spark_mode: str, small: Sharin
     assert parts.collect() == expected.where("id % 2 = 0").agg({"id": "sum", "more.n": "max"}).collect()
     if spark_mode == "classic":
         last = client.last_scans()[-1]
-        assert (last.files, last.shown) == (30, 1)
+        assert (last.files, last.spark_files) == (30, 1)
         assert ", shown as 1, for" in str(last)
 
 

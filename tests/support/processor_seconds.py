@@ -1,13 +1,13 @@
 """What a run of pytest costs in processor seconds, whole and by test; Linux.
 
-``pytest --processor-seconds=100`` prints the total and the hundred dearest tests. A process that Java or a test started
-counts for as long as it lives, and with its parent once that has waited for it.
+``pytest --processor-seconds=100`` prints the total and the hundred dearest tests, each with all its cases. A process that Java
+or a test started counts for as long as it lives, and with its parent once that has waited for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,21 +38,22 @@ class ProcessorSeconds:
 
     def __init__(self, dearest: int) -> None:
         self._dearest = dearest
-        self._of_tests: dict[str, float] = {}
+        self._of_tests: defaultdict[str, list[float]] = defaultdict(list)
+        self._before = 0.0
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        before = sum(_seconds(os.getpid()))
-        try:
-            return (yield)
-        finally:
-            self._of_tests[item.nodeid] = sum(_seconds(os.getpid())) - before
+    def pytest_collection_finish(self) -> None:
+        self._before = sum(_seconds(os.getpid()))
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        until = sum(_seconds(os.getpid()))
+        self._of_tests[nodeid.partition("[")[0]].append(until - self._before)
+        self._before = until
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         own, living = _seconds(os.getpid())
-        dearest = sorted(self._of_tests.items(), key=lambda of_test: -of_test[1])[: self._dearest]
+        dearest = sorted(self._of_tests.items(), key=lambda of_test: -sum(of_test[1]))[: self._dearest]
         terminalreporter.section("processor seconds")
         terminalreporter.line(f"{own + living:8.1f} in all, {living:.1f} of them of processes that still run")
-        terminalreporter.line(f"{sum(seconds for _, seconds in dearest):8.1f} in these {len(dearest)} tests:")
-        for name, seconds in dearest:
-            terminalreporter.line(f"{seconds:8.2f} {name}")
+        terminalreporter.line(f"{sum(sum(cases) for _, cases in dearest):8.1f} in these {len(dearest)} tests:")
+        for name, cases in dearest:
+            terminalreporter.line(f"{sum(cases):8.2f} {name}{f' ({len(cases)} cases)' if len(cases) > 1 else ''}")

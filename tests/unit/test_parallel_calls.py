@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from concurrent.futures import wait
 from functools import partial
 
 import pytest
 
-from delta_sharing_spark.network.parallel_calls import in_parallel
+from delta_sharing_spark.network.parallel_calls import DaemonPool, in_parallel
 from support import HANGS
 
 
@@ -65,3 +66,12 @@ def test_the_first_error_in_order_leaves_and_the_rest_is_not_begun() -> None:
     while threading.active_count() > before:
         time.sleep(0.01)
     assert len(begun) < 100
+
+
+def test_who_waits_for_calls_is_told_of_those_that_were_cancelled() -> None:
+    """A download that failed waited half a minute for the pieces that it had not begun."""
+    go_on = threading.Event()
+    with DaemonPool(1) as pool:
+        calls = [pool.submit(go_on.wait, HANGS) for _ in range(3)]
+    go_on.set()
+    assert not wait(calls, HANGS).not_done

@@ -179,5 +179,5 @@ SPITEFUL = ["%3A%2F%2F", "%253", "%", "-----BEGIN A-----", "-----BEGIN A-----\n"
 @pytest.mark.parametrize("unit", SPITEFUL)
 def test_it_takes_time_in_proportion_to_the_text(unit: str) -> None:
     begin = time.process_time()
-    redact(unit * (300_000 // len(unit)))
-    assert time.process_time() - begin < 5, "a quadratic pass takes minutes"
+    redact(unit * (100_000 // len(unit)))
+    assert time.process_time() - begin < 5, "a quadratic pass takes a minute"

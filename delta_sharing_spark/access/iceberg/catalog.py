@@ -86,7 +86,8 @@ class IcebergCatalog:
             catalog._check_uri(merged["uri"], what)
         endpoints = answer.get("endpoints")
         announced = endpoints if isinstance(endpoints, list) else []
-        prefix = quote(merged.get("prefix", "").strip("/"), safe="/")
+        # Catalogs encode what is no character of a path, and clients send a prefix as it is (Nessie's "main%7Cwarehouse").
+        prefix = quote(merged.get("prefix", "").strip("/"), safe="/%")
         return replace(
             catalog,
             prefix=f"/{prefix}" if prefix else "",

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from delta_sharing_spark.scan.plan import DeletionVector, rows_in_lines
 from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
 from delta_sharing_spark.schema.typed_json import statistics_lines
-from delta_sharing_spark.sharing.wire_lines import FileBlock
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.file_statistics import FileStatistics, StatisticsReader
+    from delta_sharing_spark.sharing.wire_lines import FileBlock
 
 #: Files compressed together: whoever looks for one decompresses these.
 _TOGETHER = 256

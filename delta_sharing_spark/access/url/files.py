@@ -6,8 +6,6 @@ import itertools
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -22,13 +20,13 @@ from delta_sharing_spark.access.url.signed_urls import earliest, url_term
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
-from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.features import MAPPING_MODE
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_lines import FileBlock
-from delta_sharing_spark.sharing.wire_records import FileRecord, TableSnapshotHead, broken
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead, broken
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.url.access import UrlAccess
@@ -37,21 +35,6 @@ if TYPE_CHECKING:
 _NUMBERS_BYTES = 4
 #: Files of a page that are fewer than one of so many are copied from it.
 _FEW = 8
-
-
-def task_of(record: FileRecord, *, keep_stats: bool = True) -> FileTask:
-    """The task of one ``file`` or ``add`` line, in either format."""
-    millis = record.expiration_timestamp
-    return FileTask(
-        id=record.id,
-        location=record.url,
-        size=record.size,
-        partition_values=record.partition_values,
-        rows=rows_in_stats(record.stats),
-        deletion_vector=record.deletion_vector,
-        expires_at=millis / 1000 if millis else None,
-        stats=record.stats if keep_stats else None,
-    )
 
 
 class SnapshotFiles:
@@ -329,7 +312,7 @@ def check_each_once(pages: Sequence[SnapshotFiles], table: str) -> None:
 
 
 def files_by_version(
-    records: Iterable[FileRecord], first: int | None, last: int | None, table: str, *, feed: bool
+    blocks: Iterable[FileBlock], first: int | None, last: int | None, table: str, *, feed: bool
 ) -> dict[int, VersionFiles]:
     """The files of each version of an answer: those of its changes, or those that it adds, and how many it removes.
 
@@ -340,51 +323,40 @@ def files_by_version(
         feed: Whether the answer is a change feed's.
 
     Raises:
-        ResponseError: A record names no version, a file is added or removed twice in one, or a line is none of a table's files.
+        ResponseError: A file names no version, one is added or removed twice in a version, or a line is none of a table's files.
     """
-    lines_by_version: dict[int, list[FileRecord]] = {}
-    for record in records:
-        version = record.version
-        if version is None:
-            raise broken(f"the server's change feed of {table} has a file without a version")
-        if (first is not None and version < first) or (last is not None and version > last):
-            continue
-        if record.kind == "cdf" and not feed:
-            raise broken(f"the server listed a {record.kind!r} line among the files of {table}")
-        if record.data_change or record.kind == "cdf":
-            lines_by_version.setdefault(version, []).append(record)
-    by_version = {}
-    for version in sorted(lines_by_version):
-        lines = lines_by_version.pop(version)
-        adds, removes, changed = (_by_id(lines, kind, version, table) for kind in ("add", "remove", "cdf"))
-        tasks = _changes(adds, removes, changed) if feed else map(task_of, adds.values())
-        by_version[version] = VersionFiles(version, list(tasks), len(removes))
-    return by_version
+    by_version: dict[int, dict[str, dict[str, FileTask]]] = {}
+    for block in blocks:
+        for place, task in enumerate(block.tasks()):
+            version = task.commit_version
+            if version is None:
+                raise broken(f"the server's change feed of {table} has a file without a version")
+            if (first is not None and version < first) or (last is not None and version > last):
+                continue
+            if block.kind == "cdf" and not feed:
+                raise broken(f"the server listed a {block.kind!r} line among the files of {table}")
+            if place not in block.unchanged or block.kind == "cdf":
+                by_id = by_version.setdefault(version, {}).setdefault(block.kind, {})
+                if by_id.setdefault(task.id, task) is not task:
+                    raise broken(f"the server lists file {task.id} of {table} twice in version {version}")
+    return {
+        version: VersionFiles(version, _tasks_of(kinds, feed=feed), len(kinds.get("remove", ())))
+        for version, kinds in sorted(by_version.items())
+    }
 
 
-def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, FileRecord]:
-    by_id: dict[str, FileRecord] = {}
-    for record in records:
-        if record.kind == kind and by_id.setdefault(record.id, record) is not record:
-            raise broken(f"the server lists file {record.id} of {table} twice in version {version}")
-    return by_id
-
-
-def _changes(*kinds: dict[str, FileRecord]) -> Iterator[FileTask]:
-    """The change files of a version's adds, removes and change files."""
+def _tasks_of(kinds: dict[str, dict[str, FileTask]], *, feed: bool) -> list[FileTask]:
+    """What is read of a version: its change files, or of no feed the files that it adds."""
+    if not feed:
+        return list(kinds.get("add", {}).values())
     adds, removes, changed = (
-        {
-            name: ChangedFile(partial(getattr, line, "deletion_vector"), partial(_change_task, line))
-            for name, line in lines.items()
-        }
-        for lines in kinds
+        {name: _changed(task) for name, task in kinds.get(kind, {}).items()} for kind in ("add", "remove", "cdf")
     )
-    return change_files(adds, removes, tuple(changed.values()))
+    return list(change_files(adds, removes, tuple(changed.values())))
 
 
-def _change_task(record: FileRecord) -> FileTask:
-    """The task of a line of a change feed."""
-    return replace(task_of(record), commit_version=record.version, commit_timestamp=record.timestamp)
+def _changed(task: FileTask) -> ChangedFile:
+    return ChangedFile(lambda: task.deletion_vector, lambda: task)
 
 
 def shape_of_head(head: TableSnapshotHead, table: str, *, is_newest: bool) -> TableShape:

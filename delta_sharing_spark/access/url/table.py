@@ -66,7 +66,8 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
+from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.response import FileBlocks, FileSink
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
@@ -261,7 +262,7 @@ class UrlTable(OpenTable):
         table, last = str(self._table), newest if query.ending_version is None else query.ending_version
         self._check_range(response, last)
         # A moment that is still to come would let in versions that the load does not have.
-        by_version = files_by_version(response.records(), query.starting_version, last, table, feed=True)
+        by_version = files_by_version(response.blocks(), query.starting_version, last, table, feed=True)
         tasks = [task for files in by_version.values() for task in files.tasks]
         late = options.ending_timestamp
         if late is not None and any((task.commit_timestamp or 0) > to_millis(late) for task in tasks):
@@ -297,8 +298,9 @@ class UrlTable(OpenTable):
     def _commit_times(self, first: int, last: int) -> dict[int, int | None]:
         times: dict[int, int | None] = dict.fromkeys(range(first, last + 1))
         query = Query(starting_version=first, ending_version=last)
-        records = self._rest.query(self._table, query, formats=response_formats(self._negotiated.options)).records()
-        times.update({record.version: record.timestamp for record in records if record.version in times})
+        response = self._rest.query(self._table, query, formats=response_formats(self._negotiated.options))
+        for block in response.blocks():
+            times.update({v: time for v, time in zip(block.versions, block.timestamps, strict=True) if v in times})
         return times
 
     def _is_listed(self, version: int) -> bool:
@@ -324,7 +326,7 @@ class UrlTable(OpenTable):
         )
         response = self._stream_answer(query, identity, range(first, last + 1))
         self._check_range(response, last)
-        by_version = files_by_version(response.records(), first, last, table, feed=feed)
+        by_version = files_by_version(response.blocks(), first, last, table, feed=feed)
         shapes = list(shapes_of(response, table))
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
 

@@ -102,6 +102,43 @@ def test_strings_round_trip(texts):
     assert columns.has_byte(array, b"%") == any("%" in text for text in texts if text)
 
 
+_KINDS = [
+    (pa.int8(), st.integers(-200, 200)),
+    (pa.uint64(), st.integers(-1, 1 << 64)),
+    (pa.int64(), st.one_of(st.integers(), st.booleans())),
+    (pa.date32(), st.one_of(st.integers(-(1 << 31), 1 << 31), st.dates())),
+    (pa.timestamp("us", tz="UTC"), st.integers(-(1 << 62), 1 << 62)),
+    (pa.float64(), st.floats()),
+    (pa.float32(), st.floats(width=32)),
+    (pa.bool_(), st.booleans()),
+    (pa.string(), st.text()),
+    (pa.binary(), st.binary()),
+    (pa.decimal128(10, 2), st.decimals(allow_nan=False, allow_infinity=False, places=2)),
+]
+
+
+@given(
+    st.sampled_from(_KINDS).flatmap(
+        lambda k: st.tuples(st.just(k[0]), st.lists(st.one_of(st.none(), k[1]), max_size=9))
+    )
+)
+def test_values_without_pandas_are_those_of_arrow(drawn):
+    kind, values = drawn
+    refusals = OverflowError, pa.ArrowException
+    try:
+        expected = pa.array(values, kind)
+    except refusals:
+        with pytest.raises(refusals):
+            columns.array_of(values, kind)
+        return
+    array = columns.array_of(values, kind)
+    array.validate(full=True)
+    assert array.type == kind
+    # As text: NaN is unlike itself.
+    assert str(array) == str(expected)
+    assert array.null_count == expected.null_count
+
+
 MAPS = st.lists(
     st.none() | st.dictionaries(st.sampled_from("abc"), st.none() | st.text(max_size=2), max_size=3), max_size=12
 )

@@ -76,7 +76,7 @@ def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode:
         asked = server.count("query")
         again, repeated = index.listed((), question)
         assert (scan.files, sum(len(file.members) for file in plan.files)) == (files, files), question
-        assert scan.shown == 1
+        assert scan.spark_files == 1
         assert again is plan
         assert repeated.is_repeated
         assert server.count("query") == asked

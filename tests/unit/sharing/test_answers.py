@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,10 +23,10 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.network.retry import RetryableError
-from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.response import Page, line_blocks, parse_page
-from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord
+from delta_sharing_spark.sharing.wire_records import EndStreamAction
 from unit.sharing.scripted_server import (
     DELTA_METADATA,
     DELTA_PROTOCOL,
@@ -48,8 +49,12 @@ def parse(*lines: Any, expects_end: bool = False) -> Page:
     return parse_page(line_blocks([ndjson(lines)]), T, expects_end=expects_end)
 
 
-def records(page: Page) -> list[FileRecord]:
-    return [record for block in page.blocks for record in block.records()]  # type: ignore[attr-defined]
+def files(page: Page) -> list[FileTask]:
+    return [task for block in page.blocks for task in block.tasks()]  # type: ignore[attr-defined]
+
+
+def kinds(page: Page) -> list[str]:
+    return [block.kind for block in page.blocks for _ in block.ids]  # type: ignore[attr-defined]
 
 
 def error_of(*lines: Any, expects_end: bool = False) -> DeltaSharingError:
@@ -108,12 +113,12 @@ def test_the_parquet_format() -> None:
         ("url", "dir"),
     )
     url = "https://store/a?sig=s3cret"
-    assert records(page)[0] == FileRecord("add", "a", url, 10, {"p": "1", "q": None}, stats, 5, 3, 4)
-    assert [(r.kind, r.id, r.version, r.timestamp) for r in records(page)[1:]] == [
-        ("add", "b", 1, 2),
-        ("cdf", "c", 1, 2),
-        ("remove", "d", 1, 2),
-    ]
+    first, *others = files(page)
+    assert replace(first, rows=None) == FileTask(
+        "a", url, 10, {"p": "1", "q": None}, commit_version=3, commit_timestamp=4, expires_at=0.005, stats=stats
+    )
+    assert kinds(page) == ["add", "add", "cdf", "remove"]
+    assert [(f.id, f.commit_version, f.commit_timestamp) for f in others] == [("b", 1, 2), ("c", 1, 2), ("d", 1, 2)]
 
 
 def test_the_delta_format() -> None:
@@ -138,9 +143,20 @@ def test_the_delta_format() -> None:
     assert page.metadata is not None
     assert (page.metadata.size, page.metadata.num_files, page.metadata.id) == (7, 1, "T")
     located = DeletionVector("p", "https://store/dv", 1, 34, 2, "V@1", "V")
-    first = FileRecord("add", "F", "https://store/f", 9, {"p": ""}, "{}", 5, 1, None, located, False)
-    assert records(page)[0] == first
-    assert [(r.kind, r.timestamp) for r in records(page)[1:]] == [("cdf", 8), ("remove", None)]
+    first, *others = files(page)
+    assert first == FileTask(
+        "F",
+        "https://store/f",
+        9,
+        {"p": ""},
+        deletion_vector=located,
+        commit_version=1,
+        expires_at=0.005,
+        stats="{}",
+    )
+    assert page.blocks[0].unchanged == {0}  # type: ignore[attr-defined]
+    assert kinds(page) == ["add", "cdf", "remove"]
+    assert [f.commit_timestamp for f in others] == [8, None]
 
 
 @pytest.mark.parametrize("last", [end_line(nextPageToken="N", refreshToken="", x=1), {"nextPageToken": "N", "y": 2}])
@@ -148,7 +164,7 @@ def test_the_last_line_wrapped_or_bare(last: dict[str, Any]) -> None:
     """The reference Python client fails with ``KeyError: 'file'`` on it (peers.md D1)."""
     page = parse(*HEAD, file_line("a"), last, expects_end=True)
     assert page.end == EndStreamAction(next_page_token="N")
-    assert len(records(page)) == 1
+    assert len(files(page)) == 1
 
 
 def test_what_is_unknown_or_null_is_ignored() -> None:
@@ -161,13 +177,13 @@ def test_what_is_unknown_or_null_is_ignored() -> None:
         {"file": None, "add": None, "remove": file_line("r", novel=1)["file"], "protocol": None},
         {"endStreamAction": None},
     )
-    assert [r.id for r in records(page)] == ["r"]
+    assert [r.id for r in files(page)] == ["r"]
 
 
 def test_numbers_as_text_and_a_line_end_of_windows() -> None:
     lines = [json.dumps(line).encode() + b"\r" for line in (*HEAD, file_line("a", size="12", version="3"))]
-    record = records(parse(*lines))[0]
-    assert (record.size, record.version) == (12, 3)
+    record = files(parse(*lines))[0]
+    assert (record.size, record.commit_version) == (12, 3)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +192,7 @@ def test_numbers_as_text_and_a_line_end_of_windows() -> None:
 def test_a_whole_number_that_is_written_as_a_fraction(size: Any, read: int | None) -> None:
     lines = (*HEAD, file_line("a", size=size))
     if read is not None:
-        assert records(parse(*lines))[0].size == read
+        assert files(parse(*lines))[0].size == read
         return
     with pytest.raises(ResponseError, match=r"the size of a file is '.*', not a whole number"):
         parse(*lines)

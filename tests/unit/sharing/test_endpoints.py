@@ -18,7 +18,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.schema.features import reader_features_header
 from delta_sharing_spark.schema.table_records import Protocol
-from delta_sharing_spark.sharing.query import ChangesQuery, Query
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from unit.sharing.scripted_server import (
@@ -262,10 +262,10 @@ def test_the_promise_of_a_last_line_is_kept(
     promise = {"Delta-Sharing-Capabilities": capabilities}
     whole = [*HEAD, file_line("a"), end_line()]
     server.on("/query", Reply(whole[:-1], headers=promise), Reply(whole[:2], headers=promise), Reply(whole))
-    assert [r.id for r in rest.query(NAME, Query()).records()] == ["a"]
+    assert [name for block in rest.query(NAME, Query()).blocks() for name in block.ids] == ["a"]
     assert len(clock.slept) == 2
     server.on("/query", Reply(whole[:-1], headers={"delta-sharing-capabilities": "includeendstreamaction=false"}))
-    assert [r.id for r in rest.query(NAME, Query()).records()] == ["a"]
+    assert [name for block in rest.query(NAME, Query()).blocks() for name in block.ids] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -340,10 +340,10 @@ def test_a_query_is_walked_page_by_page(server: ScriptedServer, rest: SharingRes
     )
     response = rest.query(NAME, Query(limit_hint=5, max_files=1, include_refresh_token=True, refresh_token="OLD"))
     assert response.head.version == 7
-    records = response.records()
-    assert next(records).id == "a"
+    blocks = response.blocks()
+    assert next(blocks).ids == ["a"]
     assert len(server.asked) == 1
-    assert [r.id for r in records] == ["b", "c"]
+    assert [name for block in blocks for name in block.ids] == ["b", "c"]
     assert (response.refresh_token, response.min_url_expiration) == ("R", 5)
     first, second, third = (a.json for a in server.asked)
     assert first == {"limitHint": 5, "maxFiles": 1, "includeRefreshToken": True, "refreshToken": "OLD"}
@@ -354,7 +354,7 @@ def test_a_query_is_walked_page_by_page(server: ScriptedServer, rest: SharingRes
 def test_changes_are_walked_page_by_page(server: ScriptedServer, rest: SharingRest) -> None:
     server.on("/changes", Reply([*HEAD, end_line(nextPageToken="2")]), Reply([*HEAD, {"cdf": file_line("b")["file"]}]))
     response = rest.changes(NAME, ChangesQuery(starting_version=1))
-    assert [r.id for r in response.records()] == ["b"]
+    assert [name for block in response.blocks() for name in block.ids] == ["b"]
     assert server.asked[1].query == {"startingVersion": "1", "pageToken": "2"}
 
 
@@ -377,7 +377,7 @@ def test_pages_that_do_not_fit_together(server: ScriptedServer, rest: SharingRes
     """An answer without files where files were announced is an error, never fewer rows."""
     server.on("/query", Reply([*HEAD, file_line("a"), end_line(nextPageToken="2")], headers=V7), second)
     with pytest.raises(ResponseError, match=f"pages of sh.sch.t do not fit together.*{message}.*load the table again"):
-        list(rest.query(NAME, Query()).records())
+        list(rest.query(NAME, Query()).blocks())
 
 
 def test_history_over_pages(server: ScriptedServer, rest: SharingRest) -> None:
@@ -401,7 +401,7 @@ def test_history_over_pages(server: ScriptedServer, rest: SharingRest) -> None:
         Reply([PROTOCOL, at_version(1), file_line("a")]),
     )
     response = rest.query(NAME, Query(starting_version=1, include_historical_metadata=True))
-    assert [r.id for r in response.records()] == ["a"]
+    assert [name for block in response.blocks() for name in block.ids] == ["a"]
     assert [version for version, _ in response.historical_metadata] == [2, 3, 4]
 
 
@@ -416,7 +416,7 @@ def test_historical_protocols_over_pages(server: ScriptedServer, rest: SharingRe
     )
     response = rest.changes(NAME, ChangesQuery(starting_version=1, include_historical_protocol=True))
     with pytest.raises(ResponseError, match="another protocol"):
-        list(response.records())
+        list(response.blocks())
     assert response.historical_protocols == [(4, Protocol(3, ("columnMapping",)))]
 
 
@@ -432,7 +432,7 @@ def test_a_truncated_page_is_asked_for_again_whole(server: ScriptedServer, rest:
         refusal(503),
         Reply(second),
     )
-    assert [r.id for r in rest.query(NAME, Query()).records()] == ["a", "b", "c"]
+    assert [name for block in rest.query(NAME, Query()).blocks() for name in block.ids] == ["a", "b", "c"]
     assert len(clock.slept) == 4
 
 
@@ -454,7 +454,7 @@ def test_an_asynchronous_query(server: ScriptedServer, rest: SharingRest, clock:
         Reply([*HEAD, file_line("b")], headers=V7),
     )
     response = rest.query(NAME, Query(max_files=1, limit_hint=3, idempotency_key="key"))
-    assert (response.head.version, [r.id for r in response.records()]) == (7, ["a", "b"])
+    assert (response.head.version, [name for block in response.blocks() for name in block.ids]) == (7, ["a", "b"])
     submit, *polls = server.asked
     assert submit.json == {"maxFiles": 1, "limitHint": 3, "idempotencyKey": "key"}
     assert [p.json for p in polls] == [{"maxFiles": 1}] * 3 + [{"maxFiles": 1, "pageToken": "2"}]
@@ -463,7 +463,7 @@ def test_an_asynchronous_query(server: ScriptedServer, rest: SharingRest, clock:
 
 def test_a_server_that_answers_at_once(server: ScriptedServer, rest: SharingRest) -> None:
     server.on("/query", Reply([*HEAD, file_line("a")]))
-    assert [r.id for r in rest.query(NAME, Query(idempotency_key="key")).records()] == ["a"]
+    assert [name for block in rest.query(NAME, Query(idempotency_key="key")).blocks() for name in block.ids] == ["a"]
 
 
 @pytest.mark.parametrize("field", ["error", "errorMessage", "message"])

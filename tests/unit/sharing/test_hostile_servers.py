@@ -26,9 +26,9 @@ from delta_sharing_spark.errors import (
     ProfileError,
     ResponseError,
     ServerError,
+    displayable,
     printable,
     printable_json,
-    shown,
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
@@ -38,7 +38,7 @@ from delta_sharing_spark.network.urls import parse_url
 from delta_sharing_spark.redaction import redact, without_secrets
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
@@ -129,7 +129,7 @@ def _ends(speak: Speak, asked: str) -> bool:
         )
         ask: dict[str, Callable[[], object]] = {
             "listing": lambda: list(rest.list_shares()),
-            "query": lambda: list(rest.query(NAME, Query()).records()),
+            "query": lambda: list(rest.query(NAME, Query()).blocks()),
             "data": lambda: source(f"{server.url}/f", connect_timeout=1, read_timeout=1).read(0, 1000),
             "profile": lambda: load_profile(f"{server.url}/p.share"),
         }
@@ -199,7 +199,7 @@ def test_pages_end(server: ScriptedServer, rest: SharingRest) -> None:
         list(rest.list_shares())
     server.on("/query", lambda asked: Reply([*HEAD, {"endStreamAction": {"nextPageToken": f"t{next(numbers)}"}}]))
     with pytest.raises(ResponseError, match="go on after 100 pages"):
-        list(rest.query(NAME, Query()).records())
+        list(rest.query(NAME, Query()).blocks())
 
 
 # Where a redirect leads
@@ -441,7 +441,7 @@ def test_errors_take_time_in_proportion_to_their_text(unit: str) -> None:
 
 def test_what_is_shown_moves_no_cursor() -> None:
     raw = "a\x1b[2Jb\x07c\rd\u202ee\u2066f\x9bg\u2028h\x00i"
-    assert shown(raw) == printable(raw, one_line=True)
+    assert displayable(raw) == printable(raw, one_line=True)
     assert not [c for c in printable(raw) if not c.isprintable()]
     assert json.loads(printable_json({raw: raw})) == {raw: raw}
     assert not [c for c in printable_json(raw) if not c.isprintable()]

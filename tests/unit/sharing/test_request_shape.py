@@ -9,7 +9,8 @@ import pytest
 
 from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError
 from delta_sharing_spark.sharing import query as request_shape
-from delta_sharing_spark.sharing.query import PAGE_SIZE, Query
+from delta_sharing_spark.sharing.queries import Query
+from delta_sharing_spark.sharing.query import PAGE_SIZE
 from delta_sharing_spark.sharing.rest import SharingRest
 from unit.sharing.scripted_server import (
     HEAD,
@@ -80,7 +81,7 @@ def test_other_shape(
     assert response.query.body() == other
     assert "cannot do that" in str(response.fallback)
     assert str(response.fallback) in caplog.text
-    assert [record.id for record in response.records()] == ["f"]
+    assert [name for block in response.blocks() for name in block.ids] == ["f"]
 
     server.asked.clear()
     again = rest.query(NAME, query)
@@ -92,7 +93,7 @@ def test_memory_is_of_server_and_table(rest_of: Rest) -> None:
         picky.on("/query", answering(lambda body: "maxFiles" in body, refusal(400)))
         easy.on("/query", answering(lambda body: "maxFiles" not in body, refusal(400)))
         for server in (picky, easy, picky, easy):
-            assert list(rest_of(server).query(NAME, Query()).records())
+            assert list(rest_of(server).query(NAME, Query()).blocks())
         assert [len(picky.asked), len(easy.asked)] == [3, 2]
     assert len(request_shape.FALLBACKS) <= request_shape._MOST_TABLES
 

@@ -10,7 +10,7 @@ import pytest
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.sharing import query as reading
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from unit.sharing.scripted_server import (
     HEAD,
@@ -40,7 +40,7 @@ def head(**counts: int) -> list[Any]:
 
 
 def names(rest: SharingRest, query: Query = Query()) -> list[str]:  # noqa: B008  # frozen
-    return [record.id for record in rest.query(NAME, query).records()]
+    return [name for block in rest.query(NAME, query).blocks() for name in block.ids]
 
 
 @pytest.mark.parametrize("way", WAYS)

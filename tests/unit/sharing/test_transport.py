@@ -42,7 +42,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.http import NetworkSettings, data_session, rest_session
 from delta_sharing_spark.network.retry import RetryableError, backoff, retry
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 from delta_sharing_spark.storage.presigned import url_reader

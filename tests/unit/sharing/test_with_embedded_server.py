@@ -21,10 +21,10 @@ from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.sharing import query as pages_ahead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
+from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_lines import FileBlock
-from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.sharing.scripted_server import Clock
@@ -66,14 +66,18 @@ def client(server: SharingServer, clock: Clock, kind: str = "bearer_token") -> S
     return SharingRest(load_profile(server.profile(kind)), NetworkSettings(sleep=clock.sleep, clock=clock))
 
 
-def shown(record: FileRecord) -> dict[str, Any]:
-    """A record without what is drawn anew for each answer: URLs and their end."""
-    kept = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in ("url", "expiration_timestamp")}
-    return kept | {"deletion_vector": kept["deletion_vector"] and kept["deletion_vector"].cardinality}
+def lasting(block: FileBlock) -> Iterator[str]:
+    """What a block says of each file, but for what is drawn anew for each answer: URLs and their end."""
+    for place, task in enumerate(block.tasks()):
+        vector = task.deletion_vector and task.deletion_vector.cardinality
+        values = (
+            getattr(task, f.name) for f in fields(task) if f.name not in ("location", "expires_at", "deletion_vector")
+        )
+        yield json.dumps([block.kind, place in block.unchanged, vector, *values], sort_keys=True)
 
 
 def told(response: QueryResponse) -> tuple[Any, ...]:
-    records = sorted(json.dumps(shown(r), sort_keys=True) for r in response.records())
+    records = sorted(text for block in response.blocks() for text in lasting(block))
     history = [version for version, _ in response.historical_metadata]
     return response.head.version, response.head.response_format, response.head.protocol, records, history
 
@@ -163,12 +167,12 @@ def test_a_refresh_token_pins_the_snapshot_over_pages(
 ) -> None:
     """The token belongs to the first page only, as on the reference server."""
     first = rest.query(PLAIN, Query(include_refresh_token=True))
-    expected = sorted(r.id for r in first.records())
+    expected = sorted(name for block in first.blocks() for name in block.ids)
     assert first.refresh_token
     assert first.min_url_expiration
     server.settings.page_size = 1
     again = rest.query(PLAIN, Query(refresh_token=first.refresh_token))
-    assert sorted(r.id for r in again.records()) == expected
+    assert sorted(name for block in again.blocks() for name in block.ids) == expected
     assert server.count("query") == 1 + len(expected)
 
 
@@ -242,7 +246,7 @@ def test_ids_under_one_hash_do_not_depend_on_the_format(rest: SharingRest, hash_
     for formats in (("parquet",), ("delta",)):
         response = rest.query(PLAIN, Query(file_id_hash=hash_of), formats=formats)
         assert (response.head.response_format, response.file_id_hash) == (formats[0], hash_of)
-        answers.append(sorted(r.id for r in response.records()))
+        answers.append(sorted(name for block in response.blocks() for name in block.ids))
     assert answers[0] == answers[1]
 
 
@@ -262,7 +266,7 @@ def test_a_server_whose_pages_change_under_way(server: SharingServer, rest: Shar
         else {"metaData": line["metaData"] | {"id": "other"}}
     )
     with pytest.raises(ResponseError, match="another table"):
-        list(rest.query(PLAIN, Query(), formats=("parquet",)).records())
+        list(rest.query(PLAIN, Query(), formats=("parquet",)).blocks())
 
 
 @pytest.mark.parametrize("kind", ["basic", "oauth_client_credentials"])

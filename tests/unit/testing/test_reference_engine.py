@@ -16,7 +16,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
 from delta_sharing_spark.errors import DeltaSharingError, VersionError
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -87,7 +87,7 @@ def test_features_need_the_new_engine(
         with pytest.raises(DeltaSharingError, match="too new for this version of Delta Standalone"):
             client.rest.query(name, query)
     else:
-        assert list(client.rest.query(name, query if table == "vectors" else Query()).records())
+        assert list(client.rest.query(name, query if table == "vectors" else Query()).blocks())
 
 
 @pytest.mark.parametrize("options", [{}, {"maxFilesPerRequest": 1}, {"serverHints": "sql"}, {"serverHints": "both"}])

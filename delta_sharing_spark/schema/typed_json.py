@@ -123,6 +123,6 @@ def _value_at(tree: Any, path: str, names: Mapping[str, str]) -> tuple[str, str]
             key = int(step[1:-1]) if step[0] == "[" else step[1:]
             field += f".{names.get(key, key)}" if step[0] == "." else step
         tree = fields.get(key)
-    text = repr(str(tree))
-    is_safe = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
+    text = repr(str(tree)) if isinstance(tree, str | int | float) else "?"  # of what is nested deeply there is no text
+    is_safe = len(text) < _LONGEST_VALUE and "?" not in text
     return field, f"{text}, " if is_safe else ""

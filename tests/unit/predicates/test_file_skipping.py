@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog.add_batch import AddBatch
@@ -23,6 +23,7 @@ from delta_sharing_spark.predicates.three_valued import TRUE, bounds_of_statisti
 from delta_sharing_spark.predicates.tree import columns
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
+from support.drawing import cases
 
 P = Primitive
 TABLE = Struct(
@@ -459,7 +460,7 @@ def reason_of(text: str, stats: str | None) -> SkipReason:
     return SkipReason.KEEP if may_pass else SkipReason.STATISTICS
 
 
-@settings(max_examples=600)
+@cases(600)
 @given(files())
 def test_files_in_arrays_are_skipped_as_one_by_one(drawn: tuple[str, list[str | None]]) -> None:
     text, texts = drawn

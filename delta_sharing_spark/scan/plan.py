@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -142,6 +143,13 @@ class FileTask:
     deletes: tuple[DeleteFile, ...] = ()
     fallbacks: Mapping[int, Any] = field(default_factory=dict)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Plans of a million files are pickled: a dataclass with slots asks for its fields again for each object."""
+        return FileTask, _values_of_task(self)
+
+
+_values_of_task = attrgetter(*(one.name for one in fields(FileTask)))
+
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
@@ -189,6 +197,9 @@ class FileSlice:
     task: FileTask
     start: int = 0
     end: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileSlice, (self.task, self.start, self.end)
 
 
 class RowAccess(Protocol):

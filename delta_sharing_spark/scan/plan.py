@@ -54,7 +54,7 @@ def rows_in_stats(stats: str | None) -> int | None:
 
 
 def rows_in_lines(lines: str, count: int) -> list[int | None]:
-    """``numRecords`` of ``count`` files' ``statistics_lines``; None where a file's are missing, broken or cannot be."""
+    """``numRecords`` of ``count`` files by their ``statistics_lines``; None as ``rows_in_stats``."""
 
     def read(text: str) -> Any:
         tree = statistics_object(text, _decode_rows)
@@ -144,7 +144,7 @@ class FileTask:
     fallbacks: Mapping[int, Any] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Plans of a million files are pickled: a dataclass with slots asks for its fields again for each object."""
+        """Without it, a dataclass with slots asks for its fields for each of a million tasks."""
         return FileTask, _values_of_task(self)
 
 

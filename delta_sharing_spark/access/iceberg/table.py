@@ -121,6 +121,11 @@ class IcebergTable(OpenTable):
     def newest_version(self) -> int:
         self._refuse("a stream")
 
+    def commit_times(self, most: int) -> Mapping[int, int | None]:
+        """See ``OpenTable.commit_times``; nothing is asked for. Snapshots of all branches, by their time."""
+        snapshots = sorted(self._metadata.snapshots.values(), key=lambda one: one.timestamp_ms)
+        return {one.id: one.timestamp_ms for one in snapshots[-most:]} if most else {}
+
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``: the manifest list, then the manifests that may hold a file of the query.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 
 from support.shared_iceberg import SharedIceberg
 
@@ -24,29 +25,29 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedIceberg]:
         yield server
 
 
-WAYS: dict[str, Callable[[Any, SharedIceberg, str], Any]] = {
-    "client": lambda spark, lake, where: lake.client().table("s.db.t").scan(where=where).to_arrow()["id"].to_pylist(),
-    "python": lambda spark, lake, where: [
-        row.id for row in lake.client().table("s.db.t").to_spark(spark, engine="python").where(where).collect()
-    ],
-    "native": lambda spark, lake, where: [
-        row.id for row in lake.client().table("s.db.t").to_spark(spark, engine="native").where(where).collect()
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["client", "python", "native"])
 def test_a_filter_that_leaves_one_of_many_files(spark: Any, lake: SharedIceberg, way: str) -> None:
-    if way == "python":
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    table, where = lake.client().table("s.db.t"), "id = 1234"
+    if way == "python" and not hasattr(DataSourceReader, "pushFilters"):
+        pytest.skip("Spark offers filters to Python data sources from 4.1 on")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     lake.reset_metrics()
-    assert WAYS[way](spark, lake, "id = 1234") == [1234]
+    try:
+        if way == "client":
+            ids = table.scan(where=where).to_arrow()["id"].to_pylist()
+        else:
+            frame = table.scan(pushdown="query").to_spark(spark, engine=way)
+            ids = [row.id for row in frame.where(where).collect()]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert ids == [1234]
     opened = [request.path for request in lake.requests if request.kind in ("data", "log")]
     assert len(opened) <= 5, opened
 
 
-@pytest.mark.parametrize("engine", ["client", "python", "native"])
-def test_the_first_rows_cost_little_more_than_a_file(spark: Any, tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize(("engine", "files"), [("client", 1.5), ("native", 1.5), ("python", 4)])
+def test_the_first_rows_cost_little_more_than_a_file(spark: Any, tmp_path: Path, engine: str, files: float) -> None:
+    """Spark tells a Python source no limit: its task is ended when the rows are there, and has fetched ahead."""
     draw = random.Random(1)
     with SharedIceberg(tmp_path) as lake:
         for _ in range(8):
@@ -57,7 +58,7 @@ def test_the_first_rows_cost_little_more_than_a_file(spark: Any, tmp_path: Path,
         rows = table.head(5) if engine == "client" else table.to_spark(spark, engine=engine).take(5)
         assert len(rows) == 5
         read = sum(request.bytes for request in lake.requests if request.path.endswith(".parquet"))
-        assert read < 1.5 * size, read / size
+        assert read < files * size, read / size
 
 
 @pytest.mark.connect

@@ -297,6 +297,7 @@ class IcebergWriter:
             records.append(
                 {"manifest_path": self._uri(path), "manifest_length": path.stat().st_size, "partition_spec_id": manifest["spec"],
                  "content": manifest["content"], "sequence_number": manifest["sequence"],
+                 "added_files_count": len(manifest["entries"]), "existing_files_count": 0,
                  "partitions": self._summaries(manifest)}
             )  # fmt: skip
         path = self.directory / "metadata" / f"snap-{uuid.uuid4()}.avro"
@@ -414,6 +415,7 @@ _LIST = {
     "fields": [
         {"name": "manifest_path", "type": "string"}, {"name": "manifest_length", "type": "long"},
         {"name": "partition_spec_id", "type": "int"}, {"name": "content", "type": "int"}, {"name": "sequence_number", "type": "long"},
+        {"name": "added_files_count", "type": "int"}, {"name": "existing_files_count", "type": "int"},
         _optional("partitions", {"type": "array", "items": {"type": "record", "name": "r508", "fields": [
             {"name": "contains_null", "type": "boolean"}, _optional("contains_nan", "boolean"),
             _optional("lower_bound", "bytes"), _optional("upper_bound", "bytes")]}}),

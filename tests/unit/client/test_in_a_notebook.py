@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from delta_sharing_spark.display import Explanation
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.options import OPTIONS
 from delta_sharing_spark.options.keywords import LoadOptions
+from delta_sharing_spark.options.values import Choice
 from delta_sharing_spark.schema.markup import size_text
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import BICYCLE_DAYS, share_sample
@@ -137,4 +139,7 @@ def test_one_call_takes_a_client_s_options(server: SharingServer, tmp_path: Path
 
 def test_type_checkers_know_the_options() -> None:
     names = {name for option in OPTIONS for name in (option.name, *option.aliases)}
-    assert set(LoadOptions.__annotations__) == names - {"path", "columns", "where", "limit"}
+    types = get_type_hints(LoadOptions)
+    assert types.keys() == names - {"path", "columns", "where", "limit"}
+    chosen = {option.name: option.parse.words for option in OPTIONS if isinstance(option.parse, Choice)}
+    assert {name: get_args(types[name]) for name in chosen} == chosen

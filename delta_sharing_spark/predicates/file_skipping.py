@@ -198,7 +198,7 @@ class FileSkipping:
                 self._partition.append((slot, keys[fields[0].physical_name], column.type))
             else:
                 physical = tuple(f.physical_name for f in fields)
-                was_float = column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
+                was_float = column.type == DOUBLE and fields[-1].was_another_type
                 readable = has_bounds(column.type) and not was_float
                 self._data.append((slot, physical, column.type, readable))
         self._slots = len(paths)

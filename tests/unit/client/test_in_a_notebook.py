@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -17,9 +16,6 @@ from delta_sharing_spark import SharingClient, load_as_arrow, load_as_pandas
 from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.display import Explanation
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import OPTIONS
-from delta_sharing_spark.options.keywords import LoadOptions
-from delta_sharing_spark.options.values import Choice
 from delta_sharing_spark.schema.markup import size_text
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import BICYCLE_DAYS, share_sample
@@ -135,11 +131,3 @@ def test_one_call_takes_a_client_s_options(server: SharingServer, tmp_path: Path
     assert server.count("credentials") == 1
     with pytest.raises(OptionError, match="accessMode"):
         load_as_pandas(address, acessMode="dir")  # type: ignore[call-arg]
-
-
-def test_type_checkers_know_the_options() -> None:
-    names = {name for option in OPTIONS for name in (option.name, *option.aliases)}
-    types = get_type_hints(LoadOptions)
-    assert types.keys() == names - {"path", "columns", "where", "limit"}
-    chosen = {option.name: option.parse.words for option in OPTIONS if isinstance(option.parse, Choice)}
-    assert {name: get_args(types[name]) for name in chosen} == chosen

@@ -205,7 +205,7 @@ class UrlTable(OpenTable):
             listed,
             sent,
             response.fallback,
-            total_files=None if sent or limit_hint is not None else listed,
+            total_files=None if sent or needed is not None else listed,
             listing_bytes=listing_bytes,
         )
 

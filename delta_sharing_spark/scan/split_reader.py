@@ -51,7 +51,7 @@ from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.partition_values import partition_scalar
-from delta_sharing_spark.schema.types import Field, Struct, without_mapping
+from delta_sharing_spark.schema.types import Field, Struct, is_logical, logical_schema
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ _habits: ProcessCache[tuple[Pace, str, Struct | str, frozenset[str]], _Habits] =
 def _habits_of(split: Split) -> _Habits:
     spec = split.spec
     pace = pace_of(spec.table, split.slices[0].task.location if split.slices else "")
-    # Mapped columns that look alike may be others in files: schemas are equal whatever their physical names and ids.
-    columns = spec.full_schema if spec.mapping == "none" else repr(spec.full_schema)
+    # Columns that look alike may be others in files: schemas are equal whatever their metadata.
+    columns = spec.full_schema if is_logical(spec.full_schema) else repr(spec.full_schema)
     key = pace, spec.mapping, columns, frozenset(spec.partition_columns)
     return _habits.get_or_make(key, lambda: _Habits(pace, LayoutHistory(pace)))
 
@@ -228,7 +228,7 @@ class _SplitReader:
         self._projection: Columns | None = None
         if spec.predicate is not None and spec.full_schema != spec.schema:
             # Filtered batches have logical names, whatever the files called the columns.
-            self._logical_schema, self._schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+            self._logical_schema, self._schema = logical_schema(spec.schema), arrow_schema(spec.schema)
             self._logical_context = Context(spec.table, "", "none")
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._habits = _habits_of(split)

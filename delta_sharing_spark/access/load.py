@@ -273,8 +273,8 @@ class Load:
     _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
     _read_options: ReadOptions | None = field(default=None, repr=False)
     _inside: Self | None = field(default=None, repr=False)
-    #: The load that this one narrows.
-    _earlier: Self | None = field(default=None, repr=False, compare=False)
+    #: What this load, those that it narrows and those that narrow it were last opened as.
+    _opened: list[tuple[TableOpener, ResolvedScan]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._parsed()
@@ -287,12 +287,12 @@ class Load:
         """The table, opened once for this load, and the resolved scan of it."""
         if self._resolved is None:
             negotiated = negotiated_table(self._parse(active_zone()), self.table.client.profile)
-            earlier = None if self._earlier is None else self._earlier._resolved
-            if earlier is not None and earlier[0].answers(negotiated):
-                opener, resolved = earlier[0], resolved_anew(earlier[1], negotiated.options)
+            if self._opened and self._opened[0][0].answers(negotiated):
+                opener, resolved = self._opened[0][0], resolved_anew(self._opened[0][1], negotiated.options)
             else:
                 opener = TableOpener(negotiated)
                 resolved = resolve_opened(opener)
+                self._opened[:] = [(opener, resolved)]
             if self.hints is not None:
                 from delta_sharing_spark.predicates.hints import condition_of_hints
 
@@ -300,7 +300,7 @@ class Load:
             self._resolved = opener, resolved
         return self._resolved
 
-    def narrows(self, earlier: Self, condition: Expression | None = None) -> Self:
+    def narrows(self, earlier: Self, condition: Expression | None = None, first_rows: int | None = None) -> Self:
         """A copy of this load, over the table as an earlier one resolved it.
 
         It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
@@ -308,10 +308,11 @@ class Load:
 
         Args:
             condition: What its rows fulfil besides ``where``, of the table's columns.
+            first_rows: So many of its first rows are enough; None for all.
         """
         opener, scan = earlier.opened()
         anew = resolved_anew(scan, self._parse(scan.options.time_zone), condition)
-        return replace(self, _resolved=(opener, anew))
+        return replace(self, _resolved=(opener, replace(anew, first_rows=first_rows)))
 
     @property
     def schema(self) -> Struct:
@@ -412,7 +413,7 @@ class Load:
 
     def _with(self, name: str, value: str) -> Self:
         narrower = type(self)(self.table, narrowed(self.options, {name: value}), self.hints)
-        narrower._earlier = self
+        narrower._opened = self._opened
         return narrower
 
 

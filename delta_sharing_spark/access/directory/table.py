@@ -338,7 +338,7 @@ class DirectoryTable(OpenTable):
 
     def _list(self, scan: ResolvedScan, pruner: FilePruner, snapshot: Snapshot) -> FileListing:
         pruner.begin()
-        batches, listed, needed = [], 0, scan.row_limit.any_rows
+        batches, listed, needed = [], 0, scan.row_limit.first_listed
         rows: int | None = 0
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -156,6 +157,7 @@ def test_partition_fields_of_any_name(catalog: SqlCatalog, server: SharingServer
     assert source.scan(where="n IS NULL").to_arrow()["my part-\u00e9"].to_pylist() == [3]
 
 
+@cache
 def by_duckdb(condition: str) -> list[str]:
     import duckdb
 

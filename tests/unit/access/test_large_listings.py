@@ -261,6 +261,33 @@ def test_a_limit_ends_the_listing(client: SharingClient) -> None:
     assert client.table("s.d.t").scan().limit(10 * COUNT).plan().report.listed == COUNT
 
 
+def test_the_first_rows_end_the_listing_and_no_server_chooses_them(client: SharingClient) -> None:
+    """As a Polars frame asks for them: what comes is the beginning of the whole frame."""
+    load = client.table("s.d.t").scan()
+    first, whole = load.narrows(load, first_rows=30).plan(), client.table("s.d.t").scan().plan()
+    assert 3 <= first.report.listed < COUNT == whole.report.listed
+    assert "limitHint" not in first.report.sent
+    assert list(first.files) == list(whole.files)[: first.report.files]
+    assert [piece.task for split in first.splits for piece in split.slices] == list(first.files)
+    assert load.narrows(load, first_rows=10 * COUNT).plan().report.listed == COUNT
+    narrowed = load.where("day = 5")
+    assert narrowed.narrows(narrowed, first_rows=3).plan().report.listed == COUNT
+
+
+def test_scans_of_a_scan_share_the_listing_of_the_first_of_them() -> None:
+    """The scan that they narrow was never read itself."""
+    listing = lines(100, numFiles=100)
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(listing, headers=WHOLE))
+        client = SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+        scan = client.table("s.d.t").scan()
+        plans = [scan.where(where).plan() for where in ("day = 7", "day > 40", "id > 5")]
+        assert [(one.report.is_repeated, len(one.files)) for one in plans[:2]] == [(False, 2), (True, 18)]
+        assert scan.plan().report.is_repeated
+        assert [asked.path.endswith("/query") for asked in server.asked].count(True) == 1
+
+
 def test_a_file_that_is_listed_twice_is_an_error() -> None:
     for again in (3, COUNT // 2):
         listing = lines(COUNT // 2)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog import paths
@@ -20,6 +20,7 @@ from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema import features
+from support.drawing import cases
 from unit.deltalog.logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
 N = "0" * 19
@@ -239,7 +240,7 @@ def test_a_checkpoint_with_statistics_in_columns_only(json_too):
     a, b = snapshot.tasks(keep_stats=True)
     assert (a.rows, json.loads(a.stats), b.rows, b.stats) == (4, tree, None, None)
     (batch,) = [x for x in snapshot.adds(stats_columns=["id"]) if x.paths[0].as_py() == "a"] or [None]
-    assert json.loads(batch.stats_texts([0])[0]) == {"numRecords": 4, "minValues": {"id": 1}, "nullCount": {"id": 0}}
+    assert json.loads(batch.stats_texts()[0]) == {"numRecords": 4, "minValues": {"id": 1}, "nullCount": {"id": 0}}
     assert next(iter(snapshot.adds(with_stats=False))).num_records()[0].as_py() is None
 
 
@@ -318,7 +319,7 @@ def test_planning_imports_no_pandas(tmp_path, where):
         f"skipping = FileSkipping(parse_where({where!r}, snapshot.schema), snapshot.schema, ('p',))\n"
         "files = 0\n"
         "for batch in snapshot.adds(stats_columns=skipping.stats_columns):\n"
-        "    skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)\n"
+        "    skipping.reasons(batch.num_rows, batch.partition_values, batch)\n"
         "    files += len(list(batch.without_stats().tasks()))\n"
         "assert files == 2, files\n"
         "assert not {'pandas', 'sqlglot', 'fsspec'} & set(sys.modules), 'heavy imports'"
@@ -366,7 +367,7 @@ def test_type_changes_that_the_protocol_lists(before, after, allowed):
             load_snapshot(store)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(st.lists(st.text(max_size=20) | st.text(min_size=500, max_size=600), max_size=30), st.data())
 def test_a_key_has_one_hash_whatever_it_is_hashed_with(texts: list[str], data: st.DataObject) -> None:
     together = key_hashes(pa.array(texts, pa.string())).tolist()

@@ -10,25 +10,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given
 
+from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.predicates.evaluate import evaluate
-from delta_sharing_spark.predicates.file_skipping import FileSkipping
+from delta_sharing_spark.predicates.file_skipping import FileSkipping, TextStatistics
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
-from support.drawing import drawn, one_of, some_of
+from support.drawing import cases, drawn, one_of, some_of
 from unit.predicates.row_oracle import answer, partition_text, statistics, to_json
 from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
-COMMON = settings(
-    deadline=None, max_examples=500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
-)
+COMMON = cases(500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 def parsed(text: str) -> Any:
@@ -86,9 +85,9 @@ def test_statistics_never_skip_a_row_that_passes(
         file_statistics = statistics(rows + extra, SCHEMA, nan=nan, prefix=prefix, short=nan)
         stats = {k: v for k, v in file_statistics.items() if k not in dropped}
         text = to_json({**stats, "tightBounds": not extra})
-        in_columns = skipping.reasons(
-            1, {}, lambda places, text=text: [text] * len(places), parsed_stats([text], SCHEMA)
-        )
+        one = pa.array([1], pa.int64())
+        batch = AddBatch("", pa.array(["f"]), one, {}, one, stats_parsed=parsed_stats([text], SCHEMA))
+        in_columns = skipping.reasons(1, {}, batch)
         if skipping.reason({}, text) or in_columns[0]:
             assert not any(answer(expression, row) for row in rows)
 
@@ -113,7 +112,7 @@ def test_partition_values_decide_exactly_and_with_statistics_soundly(
         assert reason == SkipReason.KEEP
         assert skipping.reason(values, None) == SkipReason.KEEP
     columns = {name: pa.array([value] * 2, pa.string()) for name, value in values.items()}
-    assert list(skipping.reasons(2, columns, lambda places: [stats] * len(places))) == [reason] * 2
+    assert list(skipping.reasons(2, columns, TextStatistics([stats] * 2))) == [reason] * 2
 
 
 class InMemory:

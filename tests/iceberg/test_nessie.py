@@ -166,7 +166,8 @@ def conditions(table: pa.Table, draw: Random) -> Iterator[str]:
     for name in ("id", "part", "v", "value", "more"):
         if name not in table.column_names:
             continue
-        values = [value for value in table[name].to_pylist() if value is not None] or [0]
+        values = [value for value in table[name].to_pylist() if value is not None]
+        values = values or [0 if name in ("id", "more") else "none"]
         texts = [repr(value) for value in draw.sample(values, min(3, len(values)))]
         yield f"{name} {draw.choice(['=', '<', '>='])} {texts[0]}"
         yield f"{name} IN ({', '.join(texts)}) AND id > {draw.randrange(300)}"

@@ -109,7 +109,7 @@ class History:
             self.columns[self._name()] = kind
         self.columns[self._name()] = nested(draw)
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
-        by = f" PARTITIONED BY ({part})" if draw.random() < 0.6 and (part := self._partition()) else ""
+        by = f" PARTITIONED BY ({self._partition()})" if draw.random() < 0.6 else ""
         properties = {
             "format-version": self._version,
             "write.delete.granularity": draw.choice(["file", "partition"]),
@@ -219,18 +219,15 @@ class History:
         )
 
     def delete_equal(self) -> None:
-        """Delete the rows that equal some present ones in one or two columns, of all partitions or of one."""
+        """Delete the rows that equal some present ones in one or two columns, of a partition, or of all where the spec has none."""
         self.upgrade(2)
         draw, table = self._draw, java_table(self._spark, self.name)
-        names = draw.sample(
-            [n for n in self._primitives() if self.columns[n] not in ("FLOAT", "DOUBLE")], draw.choice([1, 1, 2])
-        )
-        some = self._spark.sql(f"SELECT {', '.join(names)} FROM db.{self.name}").limit(60).toArrow()
-        keys = some.take(sorted(draw.sample(range(len(some)), min(3, len(some))))) if len(some) else some
+        comparable = [name for name in self._primitives() if self.columns[name] not in ("FLOAT", "DOUBLE")]
+        names = draw.sample(comparable, draw.choice([1, 1, 2]) if len(comparable) > 1 else 1)
+        keys = self._spark.sql(f"SELECT {', '.join(names)} FROM db.{self.name} LIMIT {draw.choice([1, 3])}").toArrow()
         if not len(keys):
             return
-        files = list(_all(table.newScan().planFiles()))
-        file = draw.choice(files).file()
+        file = draw.choice(list(_all(table.newScan().planFiles()))).file()
         ids = self._spark._sc._gateway.new_array(self._spark._jvm.int, len(names))
         fields = []
         for place, name in enumerate(names):
@@ -278,12 +275,11 @@ class History:
             del self.columns[name]
 
     def rename_column(self) -> None:
-        name, new = self._draw.choice([one for one in self.columns if one != "id"] or ["id"]), self._name()
-        if name == "id":
-            return
-        self._sql(f"ALTER TABLE {{t}} RENAME COLUMN {name} TO {new}")
-        self.columns = {new if one == name else one: kind for one, kind in self.columns.items()}
-        self._sources = {new if one == name else one for one in self._sources}
+        if others := [one for one in self.columns if one != "id"]:
+            name, new = self._draw.choice(others), self._name()
+            self._sql(f"ALTER TABLE {{t}} RENAME COLUMN {name} TO {new}")
+            self.columns = {new if one == name else one: kind for one, kind in self.columns.items()}
+            self._sources = {new if one == name else one for one in self._sources}
 
     def move_column(self) -> None:
         name, other = self._draw.choice(list(self.columns)), self._draw.choice(list(self.columns))
@@ -350,7 +346,7 @@ class History:
 
     # --- partitions, files, snapshots
 
-    def _partition(self) -> str | None:
+    def _partition(self) -> str:
         name = self._draw.choice([one for one in self._primitives() if self.columns[one] in TRANSFORMS])
         kind = self.columns[name]
         assert isinstance(kind, str)
@@ -373,11 +369,8 @@ class History:
             self._version = wanted
 
     def compact(self) -> None:
-        name, all_of = (
-            self._draw.choice(["rewrite_data_files", "rewrite_position_delete_files"]),
-            "'rewrite-all', 'true'",
-        )
-        self._sql(f"CALL ice.system.{name}(table => '{{t}}', options => map({all_of}))")
+        name = self._draw.choice(["rewrite_data_files", "rewrite_position_delete_files"])
+        self._sql(f"CALL ice.system.{name}(table => '{{t}}', options => map('rewrite-all', 'true'))")
 
     def rewrite_manifests(self) -> None:
         self._sql("CALL ice.system.rewrite_manifests(table => '{t}')")

@@ -72,12 +72,14 @@ class DaemonPool(Executor):
     leaves the context, the requests of running calls are broken off. Calls of a pool that nobody holds any more are made.
 
     Args:
-        at_once: The most calls under way.
         name: Of its threads.
+
+    Attributes:
+        at_once: The most calls under way; it may be raised.
     """
 
     def __init__(self, at_once: int, name: str = "delta-sharing-parallel") -> None:
-        self._at_once, self._name = at_once, name
+        self.at_once, self._name = at_once, name
         self._calls = _Calls()
         self._lock = threading.Lock()
         self._threads = 0
@@ -108,7 +110,7 @@ class DaemonPool(Executor):
     def _begin(self) -> None:
         """Begin a thread, if there may be another."""
         with self._lock:
-            if self._threads >= self._at_once:
+            if self._threads >= self.at_once:
                 return
             self._threads += 1
         has_begun = False

@@ -10,6 +10,7 @@ from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import ANY, like_parts, like_regex
 from delta_sharing_spark.predicates.padding import char_length
 from delta_sharing_spark.predicates.scalar_types import FLOATS
+from delta_sharing_spark.schema.arrow_bridge import array_of, scalar
 
 _FUNCTIONS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
@@ -94,8 +95,8 @@ class _Evaluation:
         pc = self._pc
         if isinstance(literal.value, float):
             if literal.value != literal.value:  # NaN is above all numbers, as true is above false
-                return getattr(pc, _FUNCTIONS[op])(pc.is_nan(values), True)
-            result = getattr(pc, _FUNCTIONS[op])(values, pa.scalar(literal.value, values.type))
+                return getattr(pc, _FUNCTIONS[op])(pc.is_nan(values), scalar(True, pa.bool_()))
+            result = getattr(pc, _FUNCTIONS[op])(values, scalar(literal.value, values.type))
             return pc.or_(result, pc.is_nan(values)) if op in (">", ">=") else result
         return getattr(pc, _FUNCTIONS[op])(values, _values((literal,), values.type)[0])
 
@@ -117,21 +118,21 @@ class _Evaluation:
         pc = self._pc
         values = self._column(column, _width(literals[0]))
         if column.type in FLOATS:
-            zero = pa.scalar(0.0, values.type)  # added to -0.0 it makes 0.0: values are hashed by their bits
+            zero = scalar(0.0, values.type)  # added to -0.0 it makes 0.0: values are hashed by their bits
             sought = [v.value + 0.0 for v in literals if isinstance(v.value, float)]
-            numbers = pa.array([v for v in sought if v == v], values.type)
+            numbers = array_of([v for v in sought if v == v], values.type)
             result = pc.is_in(pc.add(values, zero), value_set=numbers)
             if len(numbers) < len(sought):
-                result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
+                result = pc.or_(result, pc.fill_null(pc.is_nan(values), scalar(False, pa.bool_())))
         else:
             result = pc.is_in(values, value_set=_values(literals, values.type))
-        return pc.if_else(pc.is_valid(values), result, pa.scalar(None, pa.bool_()))
+        return pc.if_else(pc.is_valid(values), result, scalar(None, pa.bool_()))
 
     def _like(self, values: Any, pattern: str) -> Any:
         pc = self._pc
         match like_parts(pattern):
             case [str(text)]:
-                return pc.equal(values, pa.scalar(text, values.type))
+                return pc.equal(values, scalar(text, values.type))
             case [str(text), last] if last == ANY:
                 return pc.starts_with(values, text)
             case [first, str(text)] if first == ANY:
@@ -150,7 +151,7 @@ def _values(literals: tuple[tree.Literal, ...], kind: pa.DataType) -> pa.Array:
     """The literals as an array of the column's Arrow type; dates and timestamps are counts since 1970."""
     plain = [v.value for v in literals]
     if pa.types.is_date32(kind):
-        return pa.array(plain, pa.int32()).view(kind)
+        return array_of(plain, kind)
     if pa.types.is_timestamp(kind):
-        return pa.array(plain, pa.int64()).view(pa.timestamp("us", kind.tz)).cast(kind)
-    return pa.array(plain, kind)
+        return array_of(plain, pa.timestamp("us", kind.tz)).cast(kind)
+    return array_of(plain, kind)

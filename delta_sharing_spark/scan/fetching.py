@@ -8,8 +8,10 @@ the bytes that are held of it, both until they are decoded. What does not fit wa
 one connection. ``n`` requests of ``size`` bytes each keep it busy when ``n * size / (latency + size / rate)`` bytes a
 second are what the network carries or the decoder takes. So:
 
-- Ranges of large files are cut in requests that last 0.05 s (4 to 32 MiB), and 16 of them are under way. At 40 ms and
-  30 MB/s a connection, 16 requests of 4 MiB bring 370 MB/s, more than one decoder takes.
+- Ranges of large files are cut in requests that last 0.05 s (4 to 32 MiB), and 16 of them are under way: more would
+  wait for the processor. A far storage, which answers after 20 ms or more, is asked for 1 MiB or more at once, and 48
+  requests are under way. At 40 ms and 30 MB/s a connection, all of a row group of 40 MB is there after 0.09 s; 16
+  requests of 4 MiB took 0.18 s, in which nobody decodes.
 - Small files are one request each, that mostly waits. While one is decoded, in about 0.5 ms, another has to arrive. So
   ``latency / 0.0005`` requests are under way, 48 at most. It is one, in the reader's own thread, where a storage answers
   within 2 ms.
@@ -32,7 +34,7 @@ import numpy as np
 
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
-from delta_sharing_spark.scan.pace import CONNECTIONS, MOST_CONNECTIONS, Pace, Prefetch
+from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace, Prefetch
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, coalesce, cut
 
 _LEAST_WINDOW = 16 << 10
@@ -259,7 +261,7 @@ class FetchQueue(Generic[_F, _O, _G]):
         self._prefetch, self._open_file = prefetch, open_file
         #: Files opened ahead of the one being decoded, at most.
         self._most = MOST_CONNECTIONS if is_small else OPENED_AHEAD
-        self.pool = DaemonPool(MOST_CONNECTIONS if is_small else CONNECTIONS, "delta-sharing-fetch")
+        self.pool = DaemonPool(self._most, "delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting = iter(files)
         self._following = next(self._waiting, None)
@@ -351,6 +353,7 @@ class FetchQueue(Generic[_F, _O, _G]):
     def _open_ahead(self) -> list[Future[_O]]:
         """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
         pace, begun = self._pace, list[Future[_O]]()
+        self.pool.at_once = self._most if self._is_small else pace.connections
         if self._is_small and not self._opening and not self._fetching:
             # One connection is best to a near storage: a new one costs more than a small file. The first answer waits
             # for its connection, so that the second one tells more.

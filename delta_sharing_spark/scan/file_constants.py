@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FileTask, ReadSpec
+from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field
 
@@ -22,9 +23,9 @@ def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
                 text, column.type, column=column.name, file=task.id, time_zone=spec.time_zone
             )
         elif spec.change_feed and column.name == CHANGE_TYPE and task.change_type is not None:
-            constants[column.name] = pa.scalar(task.change_type, pa.string())
+            constants[column.name] = scalar(task.change_type)
         elif spec.change_feed and column.name == COMMIT_VERSION:
-            constants[column.name] = pa.scalar(task.commit_version, pa.int64())
+            constants[column.name] = scalar(task.commit_version, pa.int64())
         elif spec.change_feed and column.name == COMMIT_TIMESTAMP:
             constants[column.name] = _commit_timestamp(task, spec)
     return constants
@@ -61,5 +62,5 @@ def _partition_text(task: FileTask, column: Field, keys: Mapping[str, tuple[str,
 def _commit_timestamp(task: FileTask, spec: ReadSpec) -> pa.Scalar:
     millis = task.commit_timestamp
     if spec.commit_timestamp_long:
-        return pa.scalar(millis, pa.int64())
-    return pa.scalar(None if millis is None else millis * 1000, pa.timestamp("us", tz="UTC"))
+        return scalar(millis, pa.int64())
+    return scalar(None if millis is None else millis * 1000, pa.timestamp("us", tz="UTC"))

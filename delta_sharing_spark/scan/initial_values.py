@@ -16,6 +16,7 @@ from delta_sharing_spark.errors import CorruptFileError, UnsupportedFeatureError
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_of
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow import arrow_type
+from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.types import (
     INITIAL_DEFAULT,
     Array,
@@ -64,14 +65,14 @@ def _refuse_nested(task: FileTask, path: tuple[Field, ...], source: pa.Schema, c
 def default_of(field: Field, context: Context) -> pa.Scalar:
     """A field's initial default; raises CorruptFileError where it is no value of its type."""
     try:
-        return pa.scalar(_value(field.metadata[INITIAL_DEFAULT], field.type), arrow_type(field.type))
+        return scalar(_value(field.metadata[INITIAL_DEFAULT], field.type), arrow_type(field.type))
     except (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error, pa.ArrowException) as error:
         raise _unfit(field, context, "initial default", error) from None
 
 
 def _partition_scalar(value: object, field: Field, context: Context) -> pa.Scalar:
     try:
-        return pa.scalar(str(value) if isinstance(value, UUID) else value, arrow_type(field.type))
+        return scalar(str(value) if isinstance(value, UUID) else value, arrow_type(field.type))
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise _unfit(field, context, "partition's value", error) from None
 

@@ -14,8 +14,8 @@ from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.parquet.footer import TAIL
 from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
-#: Bytes of a request, at least and at most.
-LEAST, MOST = 4 << 20, 32 << 20
+#: Bytes of a request, at least, at least of a far storage, and at most.
+LEAST, LEAST_OF_FAR, MOST = 4 << 20, 1 << 20, 32 << 20
 #: Seconds that a request should last: a reader may wait for so long more than if it came in small parts.
 _LASTING = 0.05
 #: Seconds of the processor that a request costs at both ends, however few bytes it is for.
@@ -89,7 +89,8 @@ class Pace:
         begins = self._begins or self._latency
         if length >= _TELLING or (length > _BRIEF and self._begins):
             self._rate = max(length / max(seconds - begins, seconds / 8), self._rate * _KEPT)
-            self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
+        # Whoever waits for a far storage waits least if all of it is asked for at once.
+        self.request_bytes = min(MOST, max(LEAST_OF_FAR if self.is_far else LEAST, int(self._rate * _LASTING)))
         if self._rate and begins:
             self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * (begins + _WORK))))
 
@@ -106,6 +107,11 @@ class Pace:
     def is_far(self) -> bool:
         """Whether requests mostly wait, so that many more may be under way than a processor could take in."""
         return self._latency >= _FAR
+
+    @property
+    def connections(self) -> int:
+        """How many requests of one reader may be under way for large files."""
+        return MOST_CONNECTIONS if self.is_far else CONNECTIONS
 
     @property
     def is_instant(self) -> bool:

@@ -6,6 +6,7 @@ a hundred thousand files.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 #: A build of pyarrow may lack either; all have one of them.
 _CODEC = "zstd" if pa.Codec.is_available("zstd") else "lz4"
@@ -75,9 +75,36 @@ def numbers_like(array: pa.Array, numbers: npt.NDArray[np.integer[Any]], kind: p
     return pa.Array.from_buffers(kind, len(array), [bits, pa.py_buffer(numbers)])
 
 
-def scalar(text: str) -> pa.StringScalar:
-    """A string as an Arrow scalar."""
-    return strings([text])[0]
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """``pa.array(values, kind)``; values of other types than numbers, booleans and strings import pandas.
+
+    Raises:
+        OverflowError, pa.ArrowInvalid, pa.ArrowTypeError: A value is none of that type.
+    """
+    types = set(map(type, values)) - {type(None)}
+    if not types:
+        return pa.nulls(len(values), kind)
+    if types == {str} and kind == pa.string():
+        return strings(values)
+    is_count = pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    dtype = np.dtype(f"{'iu'[pa.types.is_unsigned_integer(kind)]}{kind.bit_width // 8}") if is_count else None
+    if types == {int} and dtype is not None:
+        size, is_signed = dtype.itemsize, dtype.kind == "i"
+        data = b"".join((value or 0).to_bytes(size, sys.byteorder, signed=is_signed) for value in values)
+    elif types == {float} and kind == pa.float64():
+        data = np.fromiter((0.0 if value is None else value for value in values), np.float64, len(values)).tobytes()
+    elif types == {bool} and kind == pa.bool_():
+        data = np.packbits(np.fromiter(map(bool, values), np.bool_, len(values)), bitorder="little").tobytes()
+    else:
+        return pa.array(values, kind)
+    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    bits = None if valid.all() else mask(valid).buffers()[1]
+    return pa.Array.from_buffers(kind, len(values), [bits, pa.py_buffer(data)])
+
+
+def scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar:
+    """``pa.scalar(value, kind)``, of a string where no type is given; see ``array_of``."""
+    return array_of([value], kind or pa.string())[0]
 
 
 def has_byte(array: pa.StringArray, byte: bytes) -> bool:
@@ -94,6 +121,8 @@ def map_values(maps: pa.MapArray, key: str) -> pa.StringArray:
 
     Where each map has the key once, as partition values do, a filter finds the values in a tenth of Arrow's time.
     """
+    import pyarrow.compute as pc
+
     offsets = integers(maps.offsets)
     if len(offsets) and not maps.null_count:
         keys, items = (part.slice(offsets[0], offsets[-1] - offsets[0]) for part in (maps.keys, maps.items))

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, OptionError
 from delta_sharing_spark.schema.arrow import arrow_type
+from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.instants import NoZoneError, date_days, local_micros, timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
@@ -88,7 +89,7 @@ def partition_scalar(
     target = arrow_type(data_type)
     try:
         value = partition_value(text, data_type, time_zone=time_zone)
-        return pa.scalar(value, type=target)
+        return scalar(value, target)
     except NoZoneError:
         raise OptionError(
             f"file {file}: the partition value {text!r} of column {column!r} names no time zone, and no Spark session is known here "

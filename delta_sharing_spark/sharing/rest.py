@@ -31,13 +31,12 @@ from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable, secrets_of
 from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
 from delta_sharing_spark.sharing.query import (
     FALLBACKS,
-    ChangesQuery,
     Fallback,
     HeldPage,
     PagesAhead,
-    Query,
     QueryResponse,
     ask_with_features,
     held,

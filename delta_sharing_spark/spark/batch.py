@@ -66,7 +66,7 @@ class SplitReader:
         if not isinstance(partition, SplitPartition):
             return iter(())
         from delta_sharing_spark.scan.split_reader import read_split
-        from delta_sharing_spark.spark.session_settings import in_session_of_task
+        from delta_sharing_spark.spark.task_session import in_session_of_task
 
         return read_split(in_session_of_task(partition.split))
 

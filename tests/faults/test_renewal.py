@@ -27,7 +27,8 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network import renewable
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.sharing.query import ChangesQuery, QueryResponse
+from delta_sharing_spark.sharing.queries import ChangesQuery
+from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer

@@ -36,13 +36,14 @@ from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.tree import Expression
+    from delta_sharing_spark.sharing.query import QueryResponse
 
 _log = logging.getLogger(__name__)
 

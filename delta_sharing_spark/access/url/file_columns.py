@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
-from delta_sharing_spark.sharing.wire_lines import FileBlock
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_sharing_spark.predicates.file_statistics import StatisticsReader
+    from delta_sharing_spark.sharing.wire_lines import FileBlock
 
 #: Files compressed together: whoever looks for one decompresses these.
 _TOGETHER = 256

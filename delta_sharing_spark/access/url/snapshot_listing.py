@@ -15,7 +15,7 @@ from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess
 from delta_sharing_spark.access.url.files import SnapshotFiles
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 
 #: Bytes of one listing, and of all that a process keeps: a million files take some 140 MB.
 LISTING_BYTES = 256 << 20

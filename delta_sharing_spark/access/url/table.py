@@ -66,7 +66,8 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
+from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.response import FileBlocks, FileSink
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions

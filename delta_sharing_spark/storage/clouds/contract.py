@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import quote
 
 from delta_sharing_spark.errors import CredentialError
@@ -17,6 +16,9 @@ from delta_sharing_spark.network.retry import http_seconds
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.locations import Location, StoredObject
 from delta_sharing_spark.storage.range_reader import StorageSettings
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 Engine = Literal["fsspec", "deltalake", "polars", "duckdb"]
 #: What a refusal says: the credential has ended; it is not (or no longer) accepted; or this request is not allowed with it.
@@ -248,8 +250,10 @@ def object_key(text: object) -> str:
     return text
 
 
-def xml_root(body: bytes, name: str) -> ElementTree.Element:
+def xml_root(body: bytes, name: str) -> Element:
     """The root of an XML body, which must be of a name; raises UnreadableAnswer."""
+    import xml.etree.ElementTree as ElementTree
+
     if b"<!DOCTYPE" in body:
         raise UnreadableAnswer("it defines entities")
     try:
@@ -261,7 +265,7 @@ def xml_root(body: bytes, name: str) -> ElementTree.Element:
     return root
 
 
-def xml_text(element: ElementTree.Element, name: str) -> str:
+def xml_text(element: Element, name: str) -> str:
     """The text of a child, whatever its namespace; empty for none."""
     return element.findtext(f"{{*}}{name}") or ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -479,6 +480,22 @@ def test_exports() -> None:
 def test_imports_are_lazy(statement: str, absent: tuple[str, ...]) -> None:
     code = f"{statement}\nimport sys\nassert not [m for m in {absent!r} if m in sys.modules], sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("where", ["", "n > 3 and day in ('a', 'b') and `p.q` like '%'"])
+def test_a_task_imports_only_what_reads(table: SharedTable, where: str) -> None:
+    """Each worker of Spark's pays for what it imports: nothing that asks a sharing server, nor pandas for a partition's value."""
+    split = pickle.dumps(table.scan(**{"where": where} if where else {}).plan().splits[0])
+    absent = ("pyarrow.dataset", "pandas", "fsspec", "xml.etree")
+    absent += tuple(f"delta_sharing_spark.sharing.{name}" for name in ("query", "response", "rest", "wire_lines"))
+    code = (
+        "import pickle, sys\n"
+        "from delta_sharing_spark.scan.split_reader import read_split\n"
+        f"assert sum(batch.num_rows for batch in read_split(pickle.loads({split!r})))\n"
+        f"print([m for m in {absent!r} if m in sys.modules])"
+    )
+    entered = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert entered.stdout.strip() == "[]"
 
 
 def test_moments_without_a_zone_are_in_utc_where_no_session_is(

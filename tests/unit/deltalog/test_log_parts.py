@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog import paths
@@ -20,6 +20,7 @@ from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema import features
+from support.drawing import cases
 from unit.deltalog.logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
 N = "0" * 19
@@ -100,6 +101,43 @@ def test_strings_round_trip(texts):
     assert columns.unpacked(columns.packed(array)).to_pylist() == texts
     assert columns.unpacked(columns.packed(array.slice(1, 3))).to_pylist() == texts[1:4]
     assert columns.has_byte(array, b"%") == any("%" in text for text in texts if text)
+
+
+_KINDS = [
+    (pa.int8(), st.integers(-200, 200)),
+    (pa.uint64(), st.integers(-1, 1 << 64)),
+    (pa.int64(), st.one_of(st.integers(), st.booleans())),
+    (pa.date32(), st.one_of(st.integers(-(1 << 31), 1 << 31), st.dates())),
+    (pa.timestamp("us", tz="UTC"), st.integers(-(1 << 62), 1 << 62)),
+    (pa.float64(), st.floats()),
+    (pa.float32(), st.floats(width=32)),
+    (pa.bool_(), st.booleans()),
+    (pa.string(), st.text()),
+    (pa.binary(), st.binary()),
+    (pa.decimal128(10, 2), st.decimals(allow_nan=False, allow_infinity=False, places=2)),
+]
+
+
+@given(
+    st.sampled_from(_KINDS).flatmap(
+        lambda k: st.tuples(st.just(k[0]), st.lists(st.one_of(st.none(), k[1]), max_size=9))
+    )
+)
+def test_values_without_pandas_are_those_of_arrow(drawn):
+    kind, values = drawn
+    refusals = OverflowError, pa.ArrowException
+    try:
+        expected = pa.array(values, kind)
+    except refusals:
+        with pytest.raises(refusals):
+            columns.array_of(values, kind)
+        return
+    array = columns.array_of(values, kind)
+    array.validate(full=True)
+    assert array.type == kind
+    # As text: NaN is unlike itself.
+    assert str(array) == str(expected)
+    assert array.null_count == expected.null_count
 
 
 MAPS = st.lists(
@@ -329,7 +367,7 @@ def test_type_changes_that_the_protocol_lists(before, after, allowed):
             load_snapshot(store)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(st.lists(st.text(max_size=20) | st.text(min_size=500, max_size=600), max_size=30), st.data())
 def test_a_key_has_one_hash_whatever_it_is_hashed_with(texts: list[str], data: st.DataObject) -> None:
     together = key_hashes(pa.array(texts, pa.string())).tolist()

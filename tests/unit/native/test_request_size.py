@@ -45,7 +45,7 @@ class TimedStorage:
 
 @pytest.mark.parametrize(
     ("latency", "rate", "largest"),
-    [(0.04, 30e6, 4 * MIB), (0.001, 200e6, 8 * MIB), (0.001, 2e9, 20 * MIB)],
+    [(0.04, 30e6, 1.5 * MIB), (0.001, 200e6, 8 * MIB), (0.001, 2e9, 20 * MIB)],
     ids=["far", "near", "on this machine"],
 )
 def test_requests_are_as_large_as_is_soon_answered(
@@ -56,7 +56,9 @@ def test_requests_are_as_large_as_is_soon_answered(
     monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: storage.now))
     budget = Budget(Bounds())
     budget.fetchers = ThreadPoolExecutor(1)  # one after the other, as the clock has it
-    held = HeldChunks(budget, pace.Pace())
+    learned = pace.Pace()
+    learned.read(storage, 0, 8192)  # the footer
+    held = HeldChunks(budget, learned)
     shown = FileView(storage, Layout(1 << 40, b"", ()))
     try:
         for group in range(4):
@@ -68,7 +70,7 @@ def test_requests_are_as_large_as_is_soon_answered(
             for chunk in chunks:
                 assert len(buffer.read(chunk.range.start, chunk.range.length)) == chunk.range.length
             assert sum(storage.asked) == GROUP
-            assert max(storage.asked) == (largest if group else 4 * MIB)
+            assert largest * 0.9 <= max(storage.asked) <= largest if group else max(storage.asked) in (MIB, 4 * MIB)
             held.close()
     finally:
         budget.close()
@@ -85,7 +87,7 @@ def test_a_slow_answer_makes_requests_smaller_again() -> None:
         sizes.learn(4 * MIB, 0.2)
         assert sizes.request_bytes <= before
         before = sizes.request_bytes
-    assert before == pace.LEAST
+    assert pace.LEAST_OF_FAR <= before < 1.5 * MIB
 
 
 def test_who_would_hold_too_much_waits_for_others() -> None:

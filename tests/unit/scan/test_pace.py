@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -338,3 +339,28 @@ def test_large_files_are_opened_a_few_ahead_and_their_row_groups_fetched_over_mo
     spec = replace(spec_of(Struct((Field("i", Primitive("long")),))), table="large")
     assert read(spec, Storage(files)).num_rows == 60_000
     assert most[0] == 8
+
+
+def test_all_of_a_row_group_of_a_far_storage_is_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first read too, two waits come before the first row: one for the footer, one for all requests of the row group."""
+    rows, clock = MIB, itertools.count()
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.time", SimpleNamespace(monotonic=lambda: next(clock) * 0.04))
+    data = parquet(pa.table({"i": np.random.default_rng(1).integers(0, 1 << 62, rows)}), compression="none")
+    columns, changed = list[int](), threading.Condition()
+
+    class Far(Bytes):
+        def read(self, start: int, length: int) -> memoryview:
+            if start + length < self.size:
+                with changed:
+                    columns.append(length)
+                    changed.notify_all()
+                    assert changed.wait_for(lambda: sum(columns) >= 8 * rows, HANGS)
+            return super().read(start, length)
+
+    class Storage(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            return Far(task.id, self.files[task.id])
+
+    spec = replace(spec_of(Struct((Field("i", Primitive("long")),))), table="far and large")
+    assert read(spec, Storage({"f": data})).num_rows == rows
+    assert len(columns) >= 8

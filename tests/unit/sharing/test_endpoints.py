@@ -18,7 +18,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.schema.features import reader_features_header
 from delta_sharing_spark.schema.table_records import Protocol
-from delta_sharing_spark.sharing.query import ChangesQuery, Query
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from unit.sharing.scripted_server import (

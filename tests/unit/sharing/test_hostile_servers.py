@@ -38,7 +38,7 @@ from delta_sharing_spark.network.urls import parse_url
 from delta_sharing_spark.redaction import redact, without_secrets
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings

@@ -9,7 +9,8 @@ import pytest
 
 from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError
 from delta_sharing_spark.sharing import query as request_shape
-from delta_sharing_spark.sharing.query import PAGE_SIZE, Query
+from delta_sharing_spark.sharing.queries import Query
+from delta_sharing_spark.sharing.query import PAGE_SIZE
 from delta_sharing_spark.sharing.rest import SharingRest
 from unit.sharing.scripted_server import (
     HEAD,

@@ -10,7 +10,7 @@ import pytest
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.sharing import query as reading
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.sharing.rest import SharingRest
 from unit.sharing.scripted_server import (
     HEAD,

@@ -21,7 +21,8 @@ from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.sharing import query as pages_ahead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.queries import ChangesQuery, Query
+from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_lines import FileBlock
 from delta_sharing_spark.testing.server import SharingServer

@@ -16,7 +16,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
 from delta_sharing_spark.errors import DeltaSharingError, VersionError
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.queries import Query
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -19,9 +19,8 @@ from delta_sharing_spark.access.load import (
     column_names,
     first_version_from,
 )
-from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.open import TableOpener, with_all_times
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.access.resolved_scan import Decision
 from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.display import (
     Column,
@@ -242,15 +241,10 @@ class SharedTable(RecipientTable, RowSource):
             VersionError: The server does not share the table's history.
         """
         most = _counted("most", most)
-        opener, scan = self.scan().opened()
-        negotiated = opener.negotiated
-        if (
-            scan.options.access_mode == "auto"
-            and negotiated.decision.mode == "url"
-            and "dir" in negotiated.head.metadata.access_modes
-        ):
-            by_log = Decision("dir", "the log tells the times of all versions", fallback="url")
-            opener = TableOpener(replace(negotiated, decision=by_log))
+        opener, _ = self.scan().opened()
+        negotiated = with_all_times(opener.negotiated)
+        if negotiated is not opener.negotiated:
+            opener = TableOpener(negotiated)
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
             TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))

@@ -75,10 +75,11 @@ def lazy_frame(load: _L, frames_of: Callable[..., Generator[pl.DataFrame, None, 
             return frame if columns is None else frame.select(columns)
 
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
+        # So listing ends with the first files that hold these rows.
         rows_to_come = rows
         has_yielded = False
         none_yet = empty if columns is None else empty.select(columns)
-        narrowed = _narrowed(load, columns, predicate if rows is None else None)
+        narrowed = _narrowed(load, columns, predicate if rows is None else None, rows)
         # Polars applies its own condition, and decodes what nobody else filters.
         frames = frames_of(narrowed, is_filtered=load.resolved().predicate is not None)
         with DaemonPool(1) as thread:
@@ -103,7 +104,7 @@ def lazy_frame(load: _L, frames_of: Callable[..., Generator[pl.DataFrame, None, 
     return frame
 
 
-def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) -> _L:
+def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> _L:
     """The load that reads what the query needs, and perhaps more rows, of the table that the frame was made of."""
     narrowed, condition = load, None
     if columns is not None:
@@ -111,7 +112,9 @@ def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) ->
         narrowed = narrowed.narrowed_to(names)
     if predicate is not None and not load.limited:
         condition = condition_of(predicate, load.resolved().columns)
-    return load if narrowed is load and condition is None else narrowed.narrows(load, condition)
+    if narrowed is load and condition is None and rows is None:
+        return load
+    return narrowed.narrows(load, condition, rows)
 
 
 def condition_of(predicate: pl.Expr, schema: Struct) -> Expression | None:

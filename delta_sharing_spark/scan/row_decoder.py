@@ -14,7 +14,7 @@ from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.row_group_reader import RowGroup, read_row_group, size_of
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.types import without_mapping
+from delta_sharing_spark.schema.types import logical_schema
 from delta_sharing_spark.storage.ranges import ByteSource
 
 #: The most bytes and rows of a batch that is handed on; its consumer holds several.
@@ -82,7 +82,7 @@ class RowDecoder:
         self._projection: Columns | None = None
         if spec.predicate is not None and spec.full_schema != spec.schema:
             # Filtered batches have logical names, whatever the files called the columns.
-            self._logical_schema, self._schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+            self._logical_schema, self._schema = logical_schema(spec.schema), arrow_schema(spec.schema)
             self._logical_context = Context(spec.table, "", "none")
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
 

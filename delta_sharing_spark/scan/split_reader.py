@@ -32,7 +32,7 @@ from delta_sharing_spark.scan.pace import (
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, RowAccess, Split
 from delta_sharing_spark.scan.row_decoder import Layout, OpenSlice, RowDecoder
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, row_group_filter
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, is_logical
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ _habits: ProcessCache[tuple[Pace, str, Struct | str, frozenset[str]], _Habits] =
 def _habits_of(split: Split) -> _Habits:
     spec = split.spec
     pace = pace_of(spec.table, split.slices[0].task.location if split.slices else "")
-    # Mapped columns that look alike may be others in files: schemas are equal whatever their physical names and ids.
-    columns = spec.full_schema if spec.mapping == "none" else repr(spec.full_schema)
+    # Columns that look alike may be others in files: schemas are equal whatever their metadata.
+    columns = spec.full_schema if is_logical(spec.full_schema) else repr(spec.full_schema)
     key = pace, spec.mapping, columns, frozenset(spec.partition_columns)
     return _habits.get_or_make(key, lambda: _Habits(pace, LayoutHistory(pace)))
 

@@ -133,11 +133,13 @@ class AddBatch:
             rows = rows - np.where(columns.bools(marked.is_valid()), columns.integers(marked), 0)
         return np.where(columns.bools(counts.is_valid()), rows, -1)
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        """The number of each file's partition."""
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[dict[str, str | None]]]:
+        """The number of each file's partition, and partition values by such a number."""
+        of_files = self._partition_dicts()  # files of one partition share a dictionary
         numbers: dict[int, int] = {}
-        values = self._partition_dicts()  # files of one partition share a dictionary
-        return np.fromiter((numbers.setdefault(id(each), len(numbers)) for each in values), np.int64, len(values))
+        of_each = np.fromiter((numbers.setdefault(id(one), len(numbers)) for one in of_files), np.int64, len(of_files))
+        by_id = {id(one): one for one in of_files}
+        return of_each, [by_id[number] for number in numbers]
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         """The tasks of the files at some places, which grow, as ``tasks``."""

@@ -83,6 +83,11 @@ class ColumnStatistics:
             parts.append((values, int(values.max(initial=0)) + 1))
         return parts
 
+    @property
+    def nbytes(self) -> int:
+        """About the bytes that it takes."""
+        return int(3 * len(self.has_nulls) + self.low.keys.nbytes + self.high.keys.nbytes)
+
     def take(self, places: Integers) -> ColumnStatistics:
         """The same of the files at some places."""
         return ColumnStatistics(
@@ -101,16 +106,6 @@ class FileStatistics:
 
     is_there: Bools
     columns: Sequence[ColumnStatistics]
-
-    def take(self, places: Integers) -> FileStatistics:
-        """Those of the files at some places."""
-        return FileStatistics(self.is_there[places], [column.take(places) for column in self.columns])
-
-    @property
-    def nbytes(self) -> int:
-        """About the bytes that they take."""
-        bounds = [bound for column in self.columns for bound in (column.low, column.high)]
-        return 4 * len(self.is_there) * len(self.columns) + sum(bound.keys.nbytes for bound in bounds)
 
 
 def column_statistics(
@@ -160,6 +155,7 @@ class StatisticsReader:
 
     def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
         self.columns = tuple(columns)
+        self._narrowed: dict[tuple[StatisticsColumn, ...], StatisticsReader] = {}
         names = sorted({path[0] for path, _, _ in columns})
         self._attributes = {name: f"column_{number}" for number, name in enumerate(names)}
         is_decoded = not any(map(_NOT_RENAMED.search, names))
@@ -172,6 +168,15 @@ class StatisticsReader:
         self._record: Any = msgspec.defstruct("Statistics", [(ROWS, Any, None), *sides], gc=False)
         self._decode = msgspec.json.Decoder(self._record if is_decoded else Any).decode
         self._decode_lines = msgspec.json.Decoder(self._record | None).decode_lines if is_decoded else None
+
+    def narrowed_to(self, columns: tuple[StatisticsColumn, ...]) -> StatisticsReader:
+        """The reader of some of the columns."""
+        if columns == self.columns:
+            return self
+        reader = self._narrowed.get(columns)
+        if reader is None:
+            reader = self._narrowed[columns] = StatisticsReader(columns)
+        return reader
 
     def of_texts(self, texts: Sequence[str | None]) -> FileStatistics:
         """The statistics in JSON; a file's that are missing or cannot be read tell nothing."""

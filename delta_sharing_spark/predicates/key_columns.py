@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -219,7 +219,7 @@ def _as_floats(values: Values) -> tuple[npt.NDArray[np.float64], Bools] | None:
     if not {int, float, type(None)}.issuperset(map(type, values)):
         return None
     nothing = float("nan")
-    return np.fromiter((nothing if v is None else v for v in values), np.float64, len(values)), is_there(values)
+    return np.array([nothing if value is None else value for value in values], np.float64), is_there(values)
 
 
 def _floats(values: Values, kind: DataType, *, is_upper: bool) -> _Read | None:
@@ -262,10 +262,10 @@ def _timestamps(values: Sequence[str | None], *, is_ntz: bool, is_upper: bool) -
 
 
 def _strings(values: Sequence[str | None], *, is_upper: bool) -> _Read:
-    present, valid = [text or "" for text in values], is_there(values)
-    together = "".join(present)
-    is_odd = None
-    if is_upper and (max(map(len, present), default=0) >= TRUNCATED or any(end in together for end in TIE_BREAKERS)):
+    valid, is_odd = is_there(values), None
+    present = cast("Sequence[str]", values) if valid.all() else [text or "" for text in values]
+    together = "".join(present) if is_upper else ""
+    if together and (max(map(len, present)) >= TRUNCATED or any(end in together for end in TIE_BREAKERS)):
         if together.isascii():
             cut = [text[:TRUNCATED].rstrip(TIE_BREAKERS) for text in present]
             ends = ("" if text == whole else "\xff" for text, whole in zip(cut, present, strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,13 @@ def integers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 def strings(texts: Sequence[str | None]) -> pa.StringArray:
     """A string array."""
-    present = [text or "" for text in texts]
+    valid = None
+    if type(None) in set(map(type, texts)):
+        valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+    present = cast("Sequence[str]", texts) if valid is None else [text or "" for text in texts]
     together = "".join(present)
     data = together.encode()
     lengths = map(len, present) if len(data) == len(together) else (len(text.encode()) for text in present)
-    valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
     return _texts(data, lengths, len(texts), pa.large_string() if len(data) >= 1 << 31 else pa.string(), valid)
 
 

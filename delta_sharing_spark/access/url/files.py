@@ -278,8 +278,8 @@ class FileSelection:
     def file_rows(self) -> npt.NDArray[np.int64]:
         return self._page._live_rows(self._places)
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        return np.array(self._page._partitions, np.int64)[self._places]
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
+        return np.array(self._page._partitions, np.int64)[self._places], self._page._values
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         return self._page._tasks_at(self._places[places])

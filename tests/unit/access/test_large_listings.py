@@ -17,6 +17,7 @@ import pytest
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.planned_files import FileBatches, live_rows
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
@@ -231,6 +232,23 @@ def test_a_listing_goes_with_its_load(client: SharingClient) -> None:
     del opener, load, planned
     gc.collect()
     assert len(LISTINGS) == kept
+
+
+def test_each_partition_is_told_once_however_many_batches_have_it(client: SharingClient) -> None:
+    """Pages of a server and parts of a checkpoint each have files of most partitions."""
+    plans = [client.table("s.d.t").scan(where=where).plan() for where in ("id < 20000", "id >= 20000 OR id IS NULL")]
+    files = FileBatches([batch for one in plans for batch in one.files.batches])  # type: ignore[attr-defined]
+    first: dict[str | None, FileTask] = {}
+    rows: dict[str | None, int | None] = {}
+    for task in files:
+        day, own = (task.partition_values or {})["day"], live_rows(task)
+        first.setdefault(day, task)
+        before = rows.setdefault(day, 0)
+        rows[day] = None if own is None or before is None else before + own
+    told = list(files.rows_by_partition())
+    assert [task for task, _ in told] == list(first.values())
+    assert {(task.partition_values or {})["day"]: count for task, count in told} == rows
+    assert len(told) == 50
 
 
 def test_a_task_has_all_that_its_line_says(client: SharingClient) -> None:

@@ -1,7 +1,7 @@
-"""The gate for speed: does this checkout read as fast, and ask as little, as the bounds in ``gate.json`` say? Under five minutes.
+"""The gate for speed: does this checkout read as fast, and ask as little, as the bounds in ``gate.json`` say? Some five minutes.
 
     python benchmarks/gate.py                        all of it; exit code 1 where a bound is passed
-    python benchmarks/gate.py rows planning          parts of it: spark, rows, planning, loads
+    python benchmarks/gate.py rows planning          parts of it: spark, rows, planning, loads, iceberg
     python benchmarks/gate.py rows --only wide       of these what is called so
     python benchmarks/gate.py --keep                 measure, and write what was measured, with room, as bounds
 
@@ -23,12 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import iceberg_tables
 import planning
 import pyarrow.parquet as pq
 import reading
@@ -111,6 +112,8 @@ def counts_of(measures: Measures) -> Measures:
 
 
 QUERIES = ("full scan", "three columns", "filter", "count")
+#: Of Iceberg tables, which are read as others once they are planned.
+ICEBERG_QUERIES = ("full scan", "filter", "count")
 
 
 class Turns:
@@ -135,8 +138,22 @@ class Turns:
                 yield name, {kind: value / base[kind] if kind in ROOM else value for kind, value in best.items()}
 
 
-def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: Check) -> None:
-    spark = session()
+def by_spark(
+    tables: Mapping[str, Path],
+    server: Served,
+    profile: Path,
+    check: Check,
+    *,
+    is_iceberg: bool = False,
+    queries: Collection[str] = QUERIES,
+) -> None:
+    """Each query of each table by the lane and the Python source, beside Spark's own reader of the same files.
+
+    Args:
+        tables: Directories of Parquet files, by name.
+        is_iceberg: Whether they are read as the Iceberg tables that the files are of.
+    """
+    spark, schema = session(), "iceberg" if is_iceberg else "file"
 
     def once(title: str, table: str, engine: str) -> Measures:
         server.served()
@@ -145,8 +162,8 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
             frame = spark.read.parquet(str(tables[table] / "*.parquet"))
         else:  # by a client that has read nothing before
             frame = (
-                SharingClient(str(profile), accessMode="url")
-                .table(f"bench.file.{table}")
+                SharingClient(str(profile), accessMode="iceberg" if is_iceberg else "url")
+                .table(f"bench.{schema}.{table}")
                 .to_spark(spark, engine=engine)
             )
         ask(title, table, frame)
@@ -154,6 +171,9 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
         if engine == "file":
             return {"seconds": seconds, "cpu": cpu}
         counts = server.served()
+        requests = {"requests": sum(n for n, _ in counts.values())}
+        if is_iceberg:  # of whose bytes some are of manifests
+            return {"seconds": seconds, "cpu": cpu, **requests}
         columns = {"three columns": reading.NARROW[table].split(","), "filter": FILTERS[table][1], "count": ()}.get(
             title
         )
@@ -161,12 +181,7 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
         chosen = columns if engine == "native" else None
         where = FILTERS[table][0] if title == "filter" else None
         surplus = counts.get("data", [0, 0])[1] - needed_bytes(tables[table], chosen, where)
-        return {
-            "seconds": seconds,
-            "cpu": cpu,
-            "requests": sum(n for n, _ in counts.values()),
-            "surplus": max(0, surplus),
-        }
+        return {"seconds": seconds, "cpu": cpu, **requests, "surplus": max(0, surplus)}
 
     def turn(title: str, table: str, engine: str, counts: Measures) -> Measures:
         """Counts are those of the first read: the lane holds what it has read, for later clients too."""
@@ -177,14 +192,15 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
 
     spark.range(10).count()  # what a session does once counts for nobody
     for table in tables:
-        for title in QUERIES:
+        for title in queries:
+            name = f"{'Iceberg, ' * is_iceberg}{table}, {title}"
             ways = {"file": "file", "lane": "native", "Python source": "python"}
             if title != "full scan":
                 del ways["Python source"]
-            run = {name: partial(turn, title, table, engine, {}) for name, engine in ways.items()}
-            check.measure(f"{table}, {title}", run, to="file")
+            run = {way: partial(turn, title, table, engine, {}) for way, engine in ways.items()}
+            check.measure(name, run, to="file")
             # Each query by the Python source is the full scan again, but for what its condition leaves out.
-            if title != "full scan" and check.takes(cell := f"{table}, {title}, Python source"):
+            if title != "full scan" and check.takes(cell := f"{name}, Python source"):
                 check.add(cell, counts_of(once(title, table, "python")))
     spark.stop()
 
@@ -285,6 +301,68 @@ def by_planning(directory: Path, check: Check) -> None:
         server.close()
 
 
+# --- Iceberg ----------------------------------------------------------------------------------------------------------
+
+_ICEBERG_PLANNING = """
+import json, sys, time
+import pyarrow.parquet, pyarrow.compute, requests, numpy
+import fastavro, pyiceberg.catalog, pyiceberg.io.pyarrow, pyiceberg.table
+from delta_sharing_spark import SharingClient
+from pyiceberg.table import StaticTable
+profile, document, way = sys.argv[1:]
+def ours():
+    return SharingClient(profile, accessMode="iceberg").table("bench.iceberg.many").scan().plan().report.listed
+def pyiceberg():
+    from support.written_iceberg import DirectoryIO
+    root = document.rsplit("/", 4)[0]
+    settings = {"py-io-impl": "support.written_iceberg.DirectoryIO", "lake.location": "s3://lake", "lake.directory": root}
+    return sum(1 for _ in StaticTable.from_metadata(document, settings).scan().plan_files())
+run = pyiceberg if way == "pyiceberg" else ours
+began, burnt = time.perf_counter(), time.process_time()
+files = run()
+modules = sum(name.startswith("delta_sharing_spark.") for name in sys.modules)
+print(json.dumps([time.process_time() - burnt, files, modules]))
+"""
+
+
+def by_iceberg(directory: Path, check: Check) -> None:
+    """Iceberg tables with the rows of ``large`` and ``small``, and a plan of many files beside pyiceberg's."""
+    delta = reading.write_tables(directory, SCALE)
+    documents = iceberg_tables.write_copies({name: delta[name] for name in ("large", "small")}, directory / "copies")
+    many = iceberg_tables.write_many(directory / "many", LOG_FILES)
+    server = Served(documents)
+    try:
+        profile = directory / "iceberg.share"
+        profile.write_text(server.profile)
+        files = {name: document.parents[1] / "data" for name, document in documents.items()}
+        by_spark(files, server, profile, check, is_iceberg=True, queries=ICEBERG_QUERIES)
+    finally:
+        server.close()
+    server = Served({"many": many})
+    spent: dict[str, float] = {}
+    try:
+        profile.write_text(server.profile)
+
+        def planned(way: str) -> Measures:
+            server.served()
+            command = [sys.executable, "-c", _ICEBERG_PLANNING, str(profile), str(many), way]
+            env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "tests")}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+            if done.returncode:
+                raise RuntimeError(done.stderr[-2000:])
+            cpu, listed, modules = json.loads(done.stdout.splitlines()[-1])
+            assert listed == LOG_FILES, listed
+            spent[way] = min(cpu, spent.get(way, math.inf))
+            requests = sum(n for n, _ in server.served().values())
+            return {"cpu": cpu} if way == "pyiceberg" else {"cpu": cpu, "requests": requests, "modules": modules}
+
+        ways = {way: partial(planned, way) for way in ("pyiceberg", "ours")}
+        check.measure(f"Iceberg, {LOG_FILES:,} files of a manifest", ways, to="pyiceberg")
+        print(*(f"{LOG_FILES:,} files by {way}: {cpu:.2f} processor seconds" for way, cpu in spent.items()), sep="\n")
+    finally:
+        server.close()
+
+
 # --- loads ------------------------------------------------------------------------------------------------------------
 
 
@@ -372,7 +450,7 @@ def served_tables(directory: Path) -> Iterator[tuple[dict[str, Path], Served, Pa
         server.close()
 
 
-PARTS = ("loads", "planning", "rows", "spark")
+PARTS = ("loads", "planning", "rows", "spark", "iceberg")
 
 
 def main() -> int:
@@ -399,6 +477,8 @@ def main() -> int:
                     by_rows(tables, server, profile, check)
                 if "spark" in arguments.parts:
                     by_spark(tables, server, profile, check)
+        if "iceberg" in arguments.parts:
+            by_iceberg(directory, check)
     seconds = f"{time.perf_counter() - began:.0f} s"
     if arguments.keep:
         check.keep()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from delta_sharing_spark.access.asking import storage_settings, transport_of
 from delta_sharing_spark.access.load import (
@@ -18,9 +19,8 @@ from delta_sharing_spark.access.load import (
     column_names,
     first_version_from,
 )
-from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.open import TableOpener, with_all_times
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.access.resolved_scan import Decision
 from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.display import (
     Column,
@@ -40,7 +40,7 @@ from delta_sharing_spark.options import parse_options, redacted_options
 from delta_sharing_spark.options.arguments import ARGUMENTS, naming
 from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
-from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
+from delta_sharing_spark.scan.plan import FileAccess, ReadSpec, Split
 from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
@@ -134,6 +134,11 @@ class Scan(Load, RowSource):
         planned = self.plan()
         return self.arrow_schema(), awaited(_read(planned, WORKERS)), planned.exact_rows
 
+    def _frames(self, *, is_filtered: bool = True) -> Generator[pl.DataFrame, None, None]:
+        from delta_sharing_spark.frames.polars_decoder import read_frames
+
+        return awaited(_read(self.plan(), WORKERS, partial(read_frames, is_filtered=is_filtered)))
+
     def arrow_schema(self) -> pa.Schema:
         """The columns of the result in Arrow's types."""
         from delta_sharing_spark.schema.arrow import arrow_schema
@@ -151,7 +156,7 @@ class Scan(Load, RowSource):
         """
         from delta_sharing_spark.frames.lazy_polars import lazy_frame
 
-        return lazy_frame(self, Scan.to_record_batch_reader)
+        return lazy_frame(self, Scan._frames)
 
     def _table_name(self) -> TableName:
         return self.table.name
@@ -189,13 +194,15 @@ def _counted(name: str, value: object) -> int:
     return index(value)
 
 
-def _read(planned: ScanPlan, workers: int) -> Generator[pa.RecordBatch, None, None]:
+def _read(
+    planned: ScanPlan, workers: int, read: Callable[[Split], Generator[Any, None, None]] | None = None
+) -> Generator[Any, None, None]:
     """The rows of a plan, with a bar of progress on a terminal or in a notebook."""
     from delta_sharing_spark.scan.parallel import read_splits
 
     with Progress(planned) as progress:
-        for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
-            progress.add_rows(batch.num_rows)
+        for batch in read_splits(planned.splits, workers, progress=progress.finish_split, read=read):
+            progress.add_rows(len(batch))
             yield batch
 
 
@@ -234,15 +241,10 @@ class SharedTable(RecipientTable, RowSource):
             VersionError: The server does not share the table's history.
         """
         most = _counted("most", most)
-        opener, scan = self.scan().opened()
-        negotiated = opener.negotiated
-        if (
-            scan.options.access_mode == "auto"
-            and negotiated.decision.mode == "url"
-            and "dir" in negotiated.head.metadata.access_modes
-        ):
-            by_log = Decision("dir", "the log tells the times of all versions", fallback="url")
-            opener = TableOpener(replace(negotiated, decision=by_log))
+        opener, _ = self.scan().opened()
+        negotiated = with_all_times(opener.negotiated)
+        if negotiated is not opener.negotiated:
+            opener = TableOpener(negotiated)
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
             TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))
@@ -384,6 +386,9 @@ class SharedTable(RecipientTable, RowSource):
 
     def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
         return self.scan()._sized_batches()
+
+    def _frames(self) -> Generator[pl.DataFrame, None, None]:
+        return self.scan()._frames()
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """The newest version as a Spark DataFrame; raises as ``Scan.to_spark``, which names the engines."""

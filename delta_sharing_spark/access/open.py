@@ -165,6 +165,11 @@ MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
 }
 
 
+def as_asked_for(mode: str) -> str:
+    """What a user does for a load to be opened by a mode."""
+    return "load through the gateway" if mode == "flight" else f"set accessMode={mode}"
+
+
 class TableOpener:
     """Opens a negotiated table once per process, and by the other access mode where the chosen one cannot read it.
 
@@ -274,6 +279,14 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
     settings = transport_of(options, table)
     head, decision = _head_and_mode(SharingRest(profile, settings), table, options)
     return NegotiatedTable(options, profile, settings, table, head, decision)
+
+
+def with_all_times(negotiated: NegotiatedTable) -> NegotiatedTable:
+    """The same by the mode that tells the times of most versions, unless the user asks for another."""
+    is_both = negotiated.decision.mode == "url" and "dir" in negotiated.head.metadata.access_modes
+    if negotiated.options.access_mode != "auto" or not is_both:
+        return negotiated
+    return replace(negotiated, decision=Decision("dir", "the log tells the times of all versions", fallback="url"))
 
 
 #: What the sharing server describes of a table that is read by its Iceberg catalog, or behind a gateway: nothing.

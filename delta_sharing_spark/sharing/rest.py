@@ -101,10 +101,14 @@ _no_get_table: ProcessCache[str, bool] = ProcessCache(256)
 
 @dataclass(frozen=True, slots=True)
 class SharingRest:
-    """The endpoints of one server, as one recipient. Cheap to make and to pickle: connections belong to the process."""
+    """The endpoints of one server, as one recipient. Cheap to make and to pickle: connections belong to the process.
+
+    ``server`` is what errors call it.
+    """
 
     profile: Profile
     settings: NetworkSettings = field(default_factory=NetworkSettings)
+    server: str = "sharing server"
 
     def list_shares(self) -> Iterator[Share]:
         """All shares, page by page."""
@@ -486,7 +490,7 @@ class SharingRest:
         token = authorization(self.profile, self.settings)
 
         def ask(value: str) -> requests.Response:
-            url, purpose = self.profile.endpoint + path, RequestPurpose(what, expired=self._expiry())
+            url, purpose = self.profile.endpoint + path, RequestPurpose(what, self.server, expired=self._expiry())
             return send(self.settings, method, url, purpose, authorization=value, headers=headers, **content)
 
         try:

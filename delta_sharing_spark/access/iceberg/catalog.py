@@ -140,7 +140,7 @@ class IcebergCatalog:
     ) -> dict[str, Any]:
         endpoint = self.profile.iceberg_endpoint or ""
         version = "" if endpoint.endswith("/v1") else "/v1"
-        rest = SharingRest(replace(self.profile, endpoint=endpoint), self.settings)
+        rest = SharingRest(replace(self.profile, endpoint=endpoint), self.settings, "Iceberg catalog")
         return rest.ask_json("GET", version + path, what, params=params, headers=headers, limit=_LARGEST_TABLE)
 
     def _check_uri(self, text: str, what: str) -> None:

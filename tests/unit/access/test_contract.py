@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import delta_sharing_spark
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
@@ -19,16 +22,17 @@ from delta_sharing_spark.access.contract import (
     VersionFiles,
     VersionListing,
 )
-from delta_sharing_spark.access.open import TableOpener, resolve_opened
+from delta_sharing_spark.access.open import MODES, TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import Decision, Mode, ResolvedScan
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.access.table_shape import TableShape, check_readable
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options import OPTIONS, parse_options
+from delta_sharing_spark.options.values import Choice
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Array, DataType, Field, Primitive, Struct
@@ -193,3 +197,23 @@ def test_a_feed_of_another_table_is_refused(
     else:
         with pytest.raises(TableChangedError, match="replaced by another table as of version 0"):
             plan(resolve_opened(opener), opener=opener)
+
+
+def test_each_mode_is_named_once_and_nobody_else_decides_by_a_mode_s_name() -> None:
+    """A mode is one more line in ``MODES`` and in ``Mode``; who needs to know more of one asks what it lists."""
+    root = Path(delta_sharing_spark.__file__).parent
+    assert set(get_args(Mode)) == set(MODES)
+    access_mode = next(option.parse for option in OPTIONS if option.name == "accessMode")
+    assert isinstance(access_mode, Choice)
+    assert {*MODES, "auto"} - {"flight"} == set(access_mode.words)
+    deciding = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Attribute)
+        and "mode" in node.left.attr.split("_")
+        for other in node.comparators
+        if {n.value for n in ast.walk(other) if isinstance(n, ast.Constant)} & {*MODES}
+    }
+    assert deciding == {"access/open.py"}

@@ -60,7 +60,7 @@ class ScanListing:
         condition: What of them leaves files out; None where nothing does.
         rows: So many rows are enough (a LIMIT); None where all are needed.
         is_counted: Whether the statistics answer, with no request to the storage, for the scan reads no column.
-        sent: Hints that the sharing server was sent, by their names in the protocol.
+        sent: Hints that the sharing server was sent, by their names in the protocol; None where it takes none.
         listed: Files that the server or the log named.
         files, bytes: Files left to read, and their whole size.
         spark_files: So many files are they to Spark, for which small ones are one.
@@ -76,7 +76,7 @@ class ScanListing:
     condition: str | None
     rows: int | None
     is_counted: bool
-    sent: Mapping[str, str]
+    sent: Mapping[str, str] | None
     listed: int
     files: int
     bytes: int
@@ -88,17 +88,17 @@ class ScanListing:
     def __str__(self) -> str:
         total = self.total_files
         files = counted(self.files, "file") if total is None else f"{self.files:,} of {counted(total, 'file')}"
-        hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
+        hints = ", ".join(f"{name}={text}" for name, text in (self.sent or {}).items()) or "no hints"
         together = "" if self.spark_files == self.files else f", shown as {self.spark_files}"
         if self.is_counted:
             together = ", whose rows the statistics count"
         enough = (
             "" if self.rows is None else f", {counted(self.rows, 'row')} {'is' if self.rows == 1 else 'are'} enough"
         )
-        how = "from an earlier listing" if self.is_repeated else f"sent {hints}"
+        how = "from an earlier listing; " if self.is_repeated else "" if self.sent is None else f"sent {hints}; "
         return (
             f"{self.table} version {self.version} ({self.mode}): {files}, {size_text(self.bytes)}{together}, "
-            f"for [{', '.join(self.filters)}]{enough}; {how}; {counted(self.listed, 'file')} listed in {seconds_text(self.seconds)}"
+            f"for [{', '.join(self.filters)}]{enough}; {how}{counted(self.listed, 'file')} listed in {seconds_text(self.seconds)}"
         )
 
 

@@ -90,7 +90,7 @@ class FileSkipping:
             if len(path) == 1 and path[0].lower() in partitions:
                 self._partition.append((slot, keys[fields[0].physical_name], column.type))
             else:
-                was_float = column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
+                was_float = column.type == DOUBLE and fields[-1].was_another_type
                 self._data.append(slot)
                 physical = tuple(f.physical_name for f in fields)
                 read.append((physical, column.type, has_bounds(column.type) and not was_float))

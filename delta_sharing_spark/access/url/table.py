@@ -199,7 +199,14 @@ class UrlTable(OpenTable):
         access = self._access(scan, response, listed)
         listing_bytes = self._keep(scan, pages, listed, head.version, access, is_hinted=bool(sent))
         return FileListing(
-            FileBatches(selections), access, head.version, listed, sent, response.fallback, listing_bytes=listing_bytes
+            FileBatches(selections),
+            access,
+            head.version,
+            listed,
+            sent,
+            response.fallback,
+            total_files=None if sent or needed is not None else listed,
+            listing_bytes=listing_bytes,
         )
 
     def _keep(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from delta_sharing_spark.access.asking import storage_settings
+from delta_sharing_spark.access.cached_access import table_namespace
 from delta_sharing_spark.access.contract import AsOf, FileListing, OpenTable, StreamIdentity, TableState, VersionListing
 from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer
 from delta_sharing_spark.access.iceberg.avro import corrupt
@@ -152,7 +153,8 @@ class IcebergTable(OpenTable):
         index = DeleteIndex(
             (entry for one in self._read([m for m in manifests if m.content != DATA]) for entry in one),
             self._key_column,
-            lambda spec_id: not self._spec(spec_id),
+            self._spec,
+            table_namespace(self._negotiated.profile, self._negotiated.table, metadata.id),
         )
         places = VendedPlaces(self._driver.tokens, self._table)
         batches, rows, needed = [], 0, scan.row_limit.any_rows

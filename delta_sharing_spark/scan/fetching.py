@@ -23,6 +23,7 @@ What a storage's latency and rate are, ``Pace`` learns from each answer, once fo
 from __future__ import annotations
 
 import bisect
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -48,6 +49,7 @@ _F = TypeVar("_F")
 _O = TypeVar("_O", bound="OpenFile[Any]")
 _G = TypeVar("_G", bound="Fetched")
 _H = TypeVar("_H")
+_R = TypeVar("_R")
 
 
 class InlineExecutor(Executor):
@@ -187,6 +189,44 @@ class RangeFile(SeekableFile):
         data = self._ranges.read(self._position, length) if length else memoryview(b"")
         self._position += length
         return data
+
+
+class CallsInOrder(Generic[_R]):
+    """The results of calls in their order, with those that follow under way; the first ones begin at once. An iterator.
+
+    Args:
+        calls: Each is taken when it may begin.
+        pool: Makes them.
+        ahead: How many may be under way, or done and not taken, by now.
+
+    Raises (by ``next``):
+        ReadCancelled: The reader of this thread went away.
+        Exception: What a call raises.
+    """
+
+    def __init__(self, calls: Iterable[Callable[[], _R]], pool: Executor, ahead: Callable[[], int]) -> None:
+        self._calls, self._pool, self._ahead = iter(calls), pool, ahead
+        self._coming: deque[Future[_R]] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
+        for call in itertools.islice(self._calls, max(0, self._ahead() - len(self._coming))):
+            self._coming.append(self._pool.submit(call))
+
+    def __iter__(self) -> CallsInOrder[_R]:
+        return self
+
+    def __next__(self) -> _R:
+        self._begin()
+        if not self._coming:
+            raise StopIteration
+        return result_of(self._coming.popleft())
+
+    def close(self, patience: float = 0.0) -> None:
+        """Begin no more, and wait so many seconds for those under way, which the caller broke off."""
+        self._calls = iter(())
+        wait([call for call in self._coming if not call.cancel()], patience)
+        self._coming.clear()
 
 
 class Fetched(Protocol):

@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import NamedTuple
@@ -51,14 +51,21 @@ OF_STORAGE, _LOOK = 128, 0.2
 
 
 class Connections:
-    """Bounds the requests of this process to one storage: who would have one more under way waits for another to end."""
+    """Bounds the requests of this process to one storage: who would have one more under way waits for another to end.
 
-    def __init__(self, most: int) -> None:
+    Pickled, it becomes that of the process that unpickles it.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
         # A queue: an exception of a signal handler may leave a semaphore locked.
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(most):
+        for _ in range(OF_STORAGE):
             self._free.put(None)
         self._holders = threading.local()
+
+    def __reduce__(self) -> tuple[Callable[[str], Connections], tuple[str]]:
+        return connections_to, (self._location,)
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -98,7 +105,7 @@ class Pace:
     """
 
     def __init__(self, first_tail: int | None = None, connections: Connections | None = None) -> None:
-        self._connections = connections or Connections(OF_STORAGE)
+        self._connections = connections or Connections("")
         self.request_bytes, self.gap = LEAST, _FIRST_GAP
         self._rate = self._latency = self._begins = self._soonest = 0.0
         self._footer_bytes, self._first_tail = 0, first_tail
@@ -212,7 +219,8 @@ def pace_of(table: str, location: str, first_tail: int | None = None) -> Pace:
 
 def connections_to(location: str) -> Connections:
     """The connections of this process to the storage of a file or a table; all disks of this machine are one."""
-    return _connections.get_or_make(_host_of(location), lambda: Connections(OF_STORAGE))
+    host = _host_of(location)
+    return _connections.get_or_make(host, lambda: Connections(f"https://{host}" if host else ""))
 
 
 def _host_of(location: str) -> str:

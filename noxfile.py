@@ -366,6 +366,14 @@ def gate(session: nox.Session) -> None:
 
 
 @nox.session
+def drawn(session: nox.Session) -> None:
+    """The drawn tests without Spark, drawn anew, and 25 times as many examples as by day; ``-- tests/unit/scan`` for a part."""
+    install(session, "-e", EVERYTHING, groups=["test"])
+    parts = session.posargs or ["tests/unit", "tests/conformance"]
+    pytest(session, *parts, "-m", "hypothesis and not spark", "--hypothesis-profile=search", env=UTF8)
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Damaged answers, logs, files, profiles, options and offsets for four minutes; ``-- --seconds 3600 --seed 2``."""
     env = spark_environment(session)

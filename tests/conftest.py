@@ -44,8 +44,10 @@ os.environ.setdefault(
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 )
 
-# A slow machine fails no test, and a commit is tested alike each time; --hypothesis-profile=search draws anew.
-settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# A slow machine fails no test, and a commit is tested alike each time; --hypothesis-profile=search draws anew, and more.
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("search", settings.get_profile("steady"), derandomize=False, max_examples=1000)
 settings.load_profile("steady")
 

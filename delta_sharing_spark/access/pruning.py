@@ -78,13 +78,17 @@ class FilePruner:
 
     def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> SkipReason:
         """Why a file can be skipped, if it can. It is not counted yet: an answer that breaks off is read again from its start."""
-        if self._listed is not None:
-            self._listed(1)
+        self.look_at(1)
         return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
 
     def begin(self) -> None:
         """Count anew: files are listed from the beginning."""
         self._skipped.clear()
+
+    def look_at(self, files: int) -> None:
+        """Say that so many more files were looked at."""
+        if self._listed is not None:
+            self._listed(files)
 
     def count(self, reason: SkipReason, files: int) -> None:
         """Count files that were skipped for a reason."""
@@ -104,8 +108,7 @@ class FilePruner:
             numbers: The place of each file's values among them.
             statistics: Those of the files.
         """
-        if self._listed is not None:
-            self._listed(len(numbers))
+        self.look_at(len(numbers))
         if self._skipping is None:
             return None
         reader = self._skipping.reader
@@ -123,8 +126,7 @@ class FilePruner:
 
     def remaining_rows(self, batch: AddBatch) -> AddBatch:
         """The same for files in columns: no object is built for a file that is skipped."""
-        if self._listed is not None:
-            self._listed(batch.num_rows)
+        self.look_at(batch.num_rows)
         if self._skipping is None:
             return batch
         reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)

@@ -17,13 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from conformance.canonical import row_texts
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support.drawing import cases
 
 kernel = pytest.importorskip("delta_kernel_rust_sharing_wrapper")
 deltalake = pytest.importorskip("deltalake")
@@ -281,7 +282,7 @@ def running() -> Iterator[tuple[SharingServer, SharingClient]]:
         yield server, SharingClient(server.profile())
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@cases(40, suppress_health_check=list(HealthCheck))
 @given(drawn=drawn_tables())
 def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple[Any, ...]) -> None:
     rows, parts, files, group, gone, storage, mode = drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from delta_sharing_spark.access.iceberg.manifests import Entry
@@ -10,7 +11,7 @@ from delta_sharing_spark.predicates.scalar_types import FLOAT, FLOATS, domain, f
 from delta_sharing_spark.predicates.three_valued import ColumnBounds, bounds_of_statistics
 from delta_sharing_spark.schema.types import DataType, Decimal
 
-_STATISTICS = ("lower_bounds", "upper_bounds", "null_value_counts")
+_INT, _LONG, _FLOAT, _DOUBLE = (struct.Struct(form) for form in ("<i", "<q", "<f", "<d"))
 
 
 def decode_bound(data: object, kind: DataType) -> Any:
@@ -19,45 +20,97 @@ def decode_bound(data: object, kind: DataType) -> Any:
 
     A column that was promoted keeps bounds of its old width.
     """
-    if not isinstance(data, bytes):
+    decode = _decoder_of(kind)
+    if decode is None or not isinstance(data, bytes):
         return None
-    size, name = len(data), str(kind)
     try:
-        if isinstance(kind, Decimal):
-            return int.from_bytes(data, "big", signed=True) if data else None
-        if name in ("integer", "date") or (name == "long" and size == 4):
-            return struct.unpack("<i", data)[0]
-        if name in ("long", "timestamp", "timestamp_ntz"):
-            return struct.unpack("<q", data)[0]
-        if name == "float" or (name == "double" and size == 4):
-            return struct.unpack("<f", data)[0]
-        if name == "double":
-            return struct.unpack("<d", data)[0]
-        if name == "boolean":
-            return data == b"\1" if size == 1 else None
-        if name == "string":
-            return data.decode()
+        return decode(data)
     except (struct.error, UnicodeDecodeError):
         return None
-    return None
 
 
-def bounds_in(entry: Entry, field_id: int, kind: DataType) -> ColumnBounds:
-    """The bounds of a column in a file, as far as its manifest tells them."""
-    low, high, nulls = (stored_value(entry.tree.get(name), field_id) for name in _STATISTICS)
-    lowest, highest = (_key(decode_bound(bound, kind), kind) for bound in (low, high))
-    # NaN is not in the statistics, and is above all that is.
-    greatest = domain(kind)[1] if kind in FLOATS else highest
-    is_bounded = low is not None or high is not None
-    return bounds_of_statistics(kind, entry.rows, nulls, is_bounded, lowest, greatest, highest)
+def _decoder_of(kind: DataType) -> Callable[[bytes], Any] | None:
+    return _unscaled if isinstance(kind, Decimal) else _DECODERS.get(str(kind))
 
 
-def stored_value(entries: Any, field_id: int) -> Any:
-    """The value of a field in a map with numbers as keys, which Avro writes as a list of ``key`` and ``value``."""
-    for one in entries if isinstance(entries, list) else ():
-        if isinstance(one, dict) and one.get("key") == field_id:
-            return one.get("value")
-    return None
+def _unscaled(data: bytes) -> int | None:
+    return int.from_bytes(data, "big", signed=True) if data else None
+
+
+def _number(short: struct.Struct, long: struct.Struct) -> Callable[[bytes], Any]:
+    """Of a column that may have been promoted: the bound is of one of two widths."""
+    return lambda data: (short if len(data) == short.size else long).unpack(data)[0]
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "integer": lambda data: _INT.unpack(data)[0],
+    "date": lambda data: _INT.unpack(data)[0],
+    "long": _number(_INT, _LONG),
+    # Of a date that became a timestamp the bound counts days, which is not what its rows are compared by.
+    "timestamp": lambda data: _LONG.unpack(data)[0],
+    "timestamp_ntz": lambda data: _LONG.unpack(data)[0],
+    "float": lambda data: _FLOAT.unpack(data)[0],
+    "double": _number(_FLOAT, _DOUBLE),
+    "boolean": lambda data: data == b"\1" if len(data) == 1 else None,
+    "string": bytes.decode,
+}
+
+
+class StoredValue:
+    """What manifests store of a field in a map with numbers as keys, which Avro writes as a list of ``key`` and ``value``.
+
+    Args:
+        name: The map's name in the record of a file.
+        field_id: The key.
+    """
+
+    __slots__ = ("_field_id", "_name", "_place")
+
+    def __init__(self, name: str, field_id: int) -> None:
+        self._name, self._field_id, self._place = name, field_id, 0
+
+    def of(self, entry: Entry) -> Any:
+        """The value for a file; None where there is none."""
+        entries = entry.tree.get(self._name)
+        if not isinstance(entries, list):
+            return None
+        place = self._place  # where it was for the file before, it mostly is
+        if place < len(entries) and self._is_key(entries[place]):
+            return entries[place].get("value")
+        for place, one in enumerate(entries):
+            if self._is_key(one):
+                self._place = place
+                return one.get("value")
+        return None
+
+    def _is_key(self, one: Any) -> bool:
+        return isinstance(one, dict) and one.get("key") == self._field_id
+
+
+class StoredBounds:
+    """The bounds that manifests tell of a column.
+
+    Args:
+        field_id: The column's.
+        kind: Its type in the table.
+    """
+
+    __slots__ = ("_greatest", "_kind", "_values")
+
+    def __init__(self, field_id: int, kind: DataType) -> None:
+        self._values = [StoredValue(name, field_id) for name in ("lower_bounds", "upper_bounds", "null_value_counts")]
+        # NaN is not in the statistics, and is above all that is.
+        self._kind, self._greatest = kind, domain(kind)[1] if kind in FLOATS else None
+
+    def of(self, entry: Entry) -> ColumnBounds:
+        """The bounds in a file, as far as its manifest tells them."""
+        kind = self._kind
+        low, high, nulls = [stored.of(entry) for stored in self._values]
+        lowest, highest = _key(decode_bound(low, kind), kind), _key(decode_bound(high, kind), kind)
+        is_bounded, greatest = low is not None or high is not None, self._greatest
+        return bounds_of_statistics(
+            kind, entry.rows, nulls, is_bounded, lowest, highest if greatest is None else greatest, highest
+        )
 
 
 def _key(value: Any, kind: DataType) -> int | bytes | None:

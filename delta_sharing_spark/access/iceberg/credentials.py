@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from delta_sharing_spark.access.directory.access import UNTOLD_SECONDS, StorageToken
+from delta_sharing_spark.access.directory.access import UNTOLD_SECONDS, StorageToken, token_covering
 from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog, VendedCredentials
 from delta_sharing_spark.errors import AccessModeError, CredentialError, UnsupportedFeatureError
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, is_on_loopback
@@ -18,6 +18,9 @@ from delta_sharing_spark.storage.clouds.contract import NO_SECRET, Secret
 from delta_sharing_spark.storage.clouds.registry import cloud_of, kind_of, parse_location
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.range_reader import StorageSettings
+
+#: Directories of files that are held as checked.
+_MOST_DIRECTORIES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,25 @@ def table_locations(
             )
         locations.setdefault((location.realm, location.key), location)
     return tuple(locations.values())
+
+
+class VendedPlaces:
+    """Where a table's files may lie: below the locations of its tokens."""
+
+    def __init__(self, tokens: Sequence[StorageToken], table: str) -> None:
+        self._tokens, self._table = tokens, table
+        self._directories: set[str] = set()
+
+    def check(self, path: str) -> None:
+        """Raises AccessModeError or CredentialError for a path outside, or one that is none."""
+        directory, _, name = path.rpartition("/")
+        if directory in self._directories and name not in ("", ".", ".."):
+            return
+        location = parse_location(path)
+        token = token_covering(self._tokens, location, table=self._table)
+        # A prefix may be that of a file alone.
+        if token.location != location and len(self._directories) < _MOST_DIRECTORIES:
+            self._directories.add(directory)
 
 
 def vended_settings(

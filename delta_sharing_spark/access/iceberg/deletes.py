@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from delta_sharing_spark.access.iceberg.column_bounds import stored_value
-from delta_sharing_spark.access.iceberg.manifests import FILE_PATH_ID, POSITIONS, Entry, corrupt
+from delta_sharing_spark.access.iceberg.avro import corrupt
+from delta_sharing_spark.access.iceberg.column_bounds import StoredValue
+from delta_sharing_spark.access.iceberg.manifests import FILE_PATH_ID, POSITIONS, Entry
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.scan.plan import MAX_VECTOR_BYTES, DeleteFile, DeletionVector
 from delta_sharing_spark.schema.types import Field
@@ -36,7 +36,10 @@ class DeleteIndex:
         self._by_path: dict[str, list[tuple[int, DeleteFile]]] = {}
         self._positions: dict[tuple[int, str], list[tuple[int, DeleteFile, bytes | None, bytes | None]]] = {}
         self._equality: dict[tuple[int, str] | None, list[tuple[int, DeleteFile]]] = {}
+        self._bounds = StoredValue("lower_bounds", FILE_PATH_ID), StoredValue("upper_bounds", FILE_PATH_ID)
+        self._is_empty = True
         for entry in entries:
+            self._is_empty = False
             if entry.content == POSITIONS and entry.format == "PUFFIN":
                 self._add_vector(entry)
                 continue
@@ -66,7 +69,8 @@ class DeleteIndex:
 
     def _add_positions(self, entry: Entry) -> None:
         delete, path = DeleteFile(entry.path, entry.size), entry.tree.get("referenced_data_file")
-        lower, upper = (_bound(entry.tree.get(name)) for name in ("lower_bounds", "upper_bounds"))
+        values = (stored.of(entry) for stored in self._bounds)
+        lower, upper = (value if isinstance(value, bytes) else None for value in values)
         if path is None and lower is not None and lower == upper:
             path = lower.decode("utf-8", "replace")
         if isinstance(path, str):
@@ -76,6 +80,8 @@ class DeleteIndex:
 
     def of(self, entry: Entry) -> tuple[DeletionVector | None, tuple[DeleteFile, ...]]:
         """The vector and the delete files that hold for a data file."""
+        if self._is_empty:
+            return None, ()
         key, name, sequence = partition_key(entry), entry.path.encode(), entry.sequence
         deletes = [
             delete
@@ -103,9 +109,3 @@ def require_parquet(entry: Entry) -> None:
             f"provider to rewrite the table as Parquet",
             features=(entry.format[:20],),
         )
-
-
-def _bound(bounds: Any) -> bytes | None:
-    """A bound of the paths that a position delete file names: a map, which Avro writes as a list of entries."""
-    value = stored_value(bounds, FILE_PATH_ID)
-    return value if isinstance(value, bytes) else None

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from delta_sharing_spark.access.iceberg.buckets import Buckets
-from delta_sharing_spark.access.iceberg.column_bounds import bounds_in, decode_bound
+from delta_sharing_spark.access.iceberg.column_bounds import StoredBounds, decode_bound
 from delta_sharing_spark.access.iceberg.manifests import Entry, Manifest
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.access.iceberg.schema import UUID
@@ -34,6 +34,8 @@ from delta_sharing_spark.schema.types import ICEBERG_TYPE, DataType, Decimal, Pr
 _TRUNCATE, _BUCKET = (re.compile(rf"{name}\[([0-9]{{1,9}})\]") for name in ("truncate", "bucket"))
 #: Conditions that are held, each narrowed to some buckets.
 _MOST_NARROWED = 4096
+#: Partitions whose bounds are held.
+_MOST_PARTITIONS = 1 << 16
 _HOUR = DAY // 24
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 _INTEGERS = (Primitive("integer"), Primitive("long"), Primitive("date"))
@@ -50,7 +52,8 @@ class EntryPruner:
     def __init__(self, scan: ResolvedScan, specs: Mapping[int, Sequence[PartitionField]]) -> None:
         self._skipped: Counter[SkipReason] = Counter()
         self._possible: PossibleValues | None = None
-        self._columns: list[tuple[int, int, DataType]] = []
+        self._columns: list[tuple[int, StoredBounds]] = []
+        self._verdicts: dict[tuple[Any, ...], tuple[PossibleValues, list[ColumnBounds], bool]] = {}
         self._fields: dict[int, list[tuple[int, PartitionField, int, DataType, _Range]]] = {}
         self._buckets: dict[int, list[tuple[int, PartitionField, int, Buckets]]] = {}
         if scan.prune is None:
@@ -64,7 +67,7 @@ class EntryPruner:
         # Of a UUID, which is a text here, bounds are bytes, and which is less depends on their writer.
         uuids = {number for number, field in top.items() if field.metadata.get(ICEBERG_TYPE) == UUID}
         compared = [(number, f) for number, f in top.items() if number and number not in uuids and f.name in places]
-        self._columns = [(places[f.name], number, f.type) for number, f in compared]
+        self._columns = [(places[f.name], StoredBounds(number, f.type)) for number, f in compared]
         for spec_id, spec in specs.items():
             for place, part in enumerate(spec):
                 field = top.get(part.source_id)
@@ -81,9 +84,11 @@ class EntryPruner:
 
     def may_hold(self, manifest: Manifest) -> bool:
         """Whether a manifest may list a file with a row that passes, by the summaries of its partitions."""
-        fields, summaries = self._fields.get(manifest.spec_id, ()), manifest.partitions
-        buckets = self._buckets.get(manifest.spec_id, ())
-        if self._possible is None or not (fields or buckets) or summaries is None:
+        spec_id, summaries = manifest.spec_id, manifest.partitions
+        if self._possible is None or spec_id is None or summaries is None:
+            return True
+        fields, buckets = self._fields.get(spec_id, ()), self._buckets.get(spec_id, ())
+        if not (fields or buckets):
             return True
         bounds = [UNBOUNDED] * len(self._places)
         usable = [one if isinstance(one, dict) and not one.get("contains_nan") else {} for one in summaries]
@@ -103,7 +108,7 @@ class EntryPruner:
             # What is in no bucket is NULL, or unlike what the specification says.
             is_certain = usable[place].get("contains_null") is False and low is not None and high is not None
             within.append((low, high) if is_certain and 0 <= low <= high < one.count else None)
-        return bool(self._possible_within(manifest.spec_id, tuple(within))(bounds) & TRUE)
+        return bool(self._possible_within(spec_id, tuple(within))(bounds) & TRUE)
 
     def _compiled(self, spec_id: int, within: Sequence[tuple[int, int] | None]) -> PossibleValues:
         """The condition over rows that are in these buckets, of each field that is one; None of all."""
@@ -117,6 +122,36 @@ class EntryPruner:
         """Whether a file may hold a row that passes, by its partition and by the bounds of its columns."""
         if self._possible is None:
             return True
+        possible, by_partition, is_possible = self._by_partition(entry)
+        if not is_possible:
+            self._skipped[SkipReason.PARTITION_VALUES] += 1
+            return False
+        bounds = list(by_partition)
+        for slot, stored in self._columns:
+            of_partition, of_column = bounds[slot], stored.of(entry)
+            if of_partition is UNBOUNDED:
+                bounds[slot] = of_column
+            elif of_partition.has_values and of_column.has_values:
+                bounds[slot] = _narrowed(of_column, of_partition.low, of_partition.high, of_partition.has_nulls)
+        if not possible(bounds) & TRUE:
+            self._skipped[SkipReason.STATISTICS] += 1
+            return False
+        return True
+
+    def _by_partition(self, entry: Entry) -> tuple[PossibleValues, list[ColumnBounds], bool]:
+        """The condition over the rows of a file's partition, their bounds, and whether one of them may pass."""
+        key = entry.spec_id, *entry.partition.items()
+        try:
+            verdict = self._verdicts.get(key)
+        except TypeError:  # no partition has such a value
+            return self._verdict(entry)
+        if verdict is None:
+            if len(self._verdicts) >= _MOST_PARTITIONS:
+                self._verdicts.clear()
+            verdict = self._verdicts[key] = self._verdict(entry)
+        return verdict
+
+    def _verdict(self, entry: Entry) -> tuple[PossibleValues, list[ColumnBounds], bool]:
         bounds = [UNBOUNDED] * len(self._places)
         within: list[tuple[int, int] | None] = []
         for _, part, slot, buckets in self._buckets.get(entry.spec_id, ()):
@@ -133,19 +168,7 @@ class EntryPruner:
             elif (number := _key(value, kind)) is not None and not is_other:
                 bounds[slot] = _narrowed(bounds[slot], *ranges(number), False)
         possible = self._possible_within(entry.spec_id, tuple(within))
-        if not possible(bounds) & TRUE:
-            self._skipped[SkipReason.PARTITION_VALUES] += 1
-            return False
-        for slot, number, kind in self._columns:
-            by_partition, by_column = bounds[slot], bounds_in(entry, number, kind)
-            if by_partition is UNBOUNDED:
-                bounds[slot] = by_column
-            elif by_partition.has_values and by_column.has_values:
-                bounds[slot] = _narrowed(by_column, by_partition.low, by_partition.high, by_partition.has_nulls)
-        if not possible(bounds) & TRUE:
-            self._skipped[SkipReason.STATISTICS] += 1
-            return False
-        return True
+        return possible, bounds, bool(possible(bounds) & TRUE)
 
     def count_into(self, pruner: FilePruner) -> None:
         """Count the files that were left out."""

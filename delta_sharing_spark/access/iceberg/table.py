@@ -9,21 +9,23 @@ from typing import NoReturn
 
 from delta_sharing_spark.access.asking import storage_settings
 from delta_sharing_spark.access.contract import AsOf, FileListing, OpenTable, StreamIdentity, TableState, VersionListing
-from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer, paths_of, token_covering
+from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer
+from delta_sharing_spark.access.iceberg.avro import corrupt
 from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog
 from delta_sharing_spark.access.iceberg.credentials import (
     CatalogIssuer,
+    VendedPlaces,
     table_locations,
     token_for,
     vended_settings,
 )
 from delta_sharing_spark.access.iceberg.deletes import DeleteIndex, require_parquet
+from delta_sharing_spark.access.iceberg.manifest_files import ManifestFiles
 from delta_sharing_spark.access.iceberg.manifests import (
     DATA,
     MISSING,
     Entry,
     Manifest,
-    corrupt,
     read_manifest,
     read_manifest_list,
 )
@@ -36,7 +38,7 @@ from delta_sharing_spark.access.iceberg.metadata import (
 )
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
 from delta_sharing_spark.access.iceberg.schema import physical_name
-from delta_sharing_spark.access.planned_files import FileList, live_rows
+from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.table_shape import TableShape, check_same
@@ -94,6 +96,8 @@ class IcebergTable(OpenTable):
     def __init__(self, negotiated: NegotiatedTable, metadata: IcebergMetadata, driver: DirectoryAccess) -> None:
         self._negotiated, self._metadata, self._driver = negotiated, metadata, driver
         self._table = str(negotiated.table)
+        self._partition: tuple[int, Mapping[int | str, object]] | None = None
+        self._values: Mapping[int, object] = {}
 
     def describe(self, as_of: AsOf) -> TableState:
         """See ``OpenTable.describe``; nothing is asked for. ``AsOf.version`` is the id of a snapshot."""
@@ -129,7 +133,7 @@ class IcebergTable(OpenTable):
         now = replace(scan.shape, id=metadata.id)
         check_same(scan.shape, now, self._table)
         if scan.version is None:
-            return FileListing(FileList(), self._renewed(FileList()), None, 0)
+            return FileListing(FileBatches(()), self._renewed(()), None, 0)
         snapshot = metadata.snapshot(scan.version)
         conditions = EntryPruner(scan, metadata.specs)
         manifests = [one for one in self._manifests(snapshot) if conditions.may_hold(one)]
@@ -138,36 +142,37 @@ class IcebergTable(OpenTable):
             self._key_column,
             lambda spec_id: not self._spec(spec_id),
         )
-        files, listed, rows, needed = FileList(), 0, 0, scan.row_limit.any_rows
+        places = VendedPlaces(self._driver.tokens, self._table)
+        batches, listed, rows, needed = [], 0, 0, scan.row_limit.any_rows
         for entries in self._read([m for m in manifests if m.content == DATA]):
-            tasks = []
+            batch, before = ManifestFiles(), listed
             for entry in entries:
                 listed += 1
                 if conditions.may_match(entry):
-                    tasks.append(self._task(entry, index))
-            for task in pruner.remaining(tasks):
-                self._check(task)
-                files.append(task)
-                rows += live_rows(task) or 0
+                    self._append(entry, index, places, batch)
+            pruner.look_at(listed - before)
+            batches.append(batch)
+            rows += FileBatches([batch]).least_rows()
             if needed is not None and rows >= needed:
                 break
         conditions.count_into(pruner)
+        files = FileBatches(batches)
         return FileListing(files, self._renewed(files), scan.version, listed)
 
-    def _task(self, entry: Entry, index: DeleteIndex) -> FileTask:
+    def _append(self, entry: Entry, index: DeleteIndex, places: VendedPlaces, batch: ManifestFiles) -> None:
         require_parquet(entry)
         vector, deletes = index.of(entry)
-        return FileTask(
-            entry.path,
-            entry.path,
-            entry.size,
-            rows=entry.rows,
-            deletion_vector=vector,
-            deletes=deletes,
-            fallbacks=self._identity_values(entry),
-        )
+        places.check(entry.path)
+        if vector is not None:
+            places.check(vector.path)
+        for delete in deletes:
+            places.check(delete.location)
+        batch.append(entry, vector, deletes, self._identity_values(entry))
 
     def _identity_values(self, entry: Entry) -> Mapping[int, object]:
+        """The values of a file's partition by the ids of their columns; one object for the files of a partition that follow each other."""
+        if self._partition == (entry.spec_id, entry.partition):
+            return self._values
         values = {}
         for field in self._spec(entry.spec_id):
             if field.transform == "identity":
@@ -175,6 +180,7 @@ class IcebergTable(OpenTable):
                 if value is MISSING:
                     raise corrupt(entry.path, f"its partition has no value for {field.name!r}")
                 values[field.source_id] = value
+        self._partition, self._values = (entry.spec_id, entry.partition), values
         return values
 
     def _spec(self, spec_id: int) -> Sequence[PartitionField]:
@@ -200,15 +206,9 @@ class IcebergTable(OpenTable):
 
     def _manifests(self, snapshot: IcebergSnapshot) -> list[Manifest]:
         if snapshot.manifest_list is None:
-            # Version 1 may list its manifests in the metadata, which does not tell their specs.
-            spec_id, *others = self._metadata.specs
-            if others:
-                raise UnsupportedFeatureError(
-                    f"snapshot {snapshot.id} of {self._table} has no manifest list, and the table has several partition specs, "
-                    f"which is not read; ask the provider to rewrite its manifests",
-                    features=("manifests without a list",),
-                )
-            return [Manifest(path, None, spec_id, DATA, 0) for path in snapshot.manifests]
+            # Version 1 may list its manifests in the metadata, and then they tell their specs themselves.
+            only = next(iter(self._metadata.specs)) if len(self._metadata.specs) == 1 else None
+            return [Manifest(path, None, only, DATA, 0) for path in snapshot.manifests]
         return read_manifest_list(self._fetch(snapshot.manifest_list, None), snapshot.manifest_list)
 
     def _read(self, manifests: Sequence[Manifest]) -> Iterator[Iterator[Entry]]:
@@ -232,11 +232,6 @@ class IcebergTable(OpenTable):
             raise FileGoneError(
                 f"file {path} of {self._table} is gone: the snapshot has expired; load the table again", file=path
             ) from None
-
-    def _check(self, task: FileTask) -> None:
-        """Raises CredentialError for a file outside of what the catalog vends credentials for."""
-        for path in paths_of(task):
-            token_covering(self._driver.tokens, parse_location(path), table=self._table)
 
     def _renewed(self, files: Sequence[FileTask]) -> DirectoryAccess:
         """The access for executors, with tokens that are valid now."""

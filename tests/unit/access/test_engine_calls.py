@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import TaskContext
 from pyspark.sql import datasource
@@ -27,6 +27,7 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.drawing import cases
 
 PLACE = pa.struct([("street", pa.string()), ("city", pa.string())])
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("s", pa.string()), ("place", PLACE)])
@@ -68,7 +69,7 @@ class Engine:
         return sorted((row for batch in self.batches() for row in batch.to_pylist()), key=str)
 
 
-@settings(max_examples=15)
+@cases(15)
 @given(
     names=st.lists(st.sampled_from(NAMES), unique=True),
     arrow=st.booleans(),

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
@@ -20,7 +20,7 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support.drawing import drawn
+from support.drawing import cases, drawn
 from unit.predicates.row_oracle import answer
 from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
@@ -39,7 +39,7 @@ def server() -> Iterator[SharingServer]:
         assert not running.failures
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@cases(10, suppress_health_check=list(HealthCheck))
 @given(drawn(rows, predicate, predicate, predicate), st.data())
 def test_where_equals_the_row_oracle(
     server: SharingServer, case: tuple[list[dict[str, Any]], str, str, str], data: st.DataObject

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.client import SharingClient
@@ -26,7 +26,7 @@ from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 from unit.changes.feed_tables import (
     FEEDS,
     NAME,
@@ -365,7 +365,7 @@ def some_steps(random: Random) -> list[tuple[str, tuple[int, ...]]]:
     return [(name, tuple(random.choices(range(41), k=random.randint(0, 6)))) for name in names]
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@cases(20, suppress_health_check=list(HealthCheck))
 @given(
     drawn(
         some_steps,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table
 from delta_sharing_spark.client import SharingClient
@@ -22,7 +22,7 @@ from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import bad_request
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 from unit.changes.feed_tables import (
     FEED,
     NAME,
@@ -140,7 +140,7 @@ def versions_asked_for(random: Random) -> dict[str, Any]:
     return random.choice([between, as_of])
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@cases(40, suppress_health_check=list(HealthCheck))
 @given(drawn(one_of("t", "mapped", "cleaned", "stamped"), versions_asked_for, one_of(False, True), one_of(False, True)))
 def test_both_modes_read_the_same_or_refuse_alike(
     server: SharingServer, case: tuple[str, dict[str, Any], bool, bool]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import pandas_compat
 
@@ -31,7 +31,7 @@ from delta_sharing_spark.frames.pandas_frames import DecimalObjects, to_pandas
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 
 duckdb = pytest.importorskip("duckdb")
 pandas = pytest.importorskip("pandas")
@@ -348,7 +348,7 @@ def test_decimals_are_arrows_to_the_last_zero(case: tuple[int, int, list[int | N
     ),
     st.booleans(),
 )
-@settings(max_examples=20)
+@cases(20)
 def test_decimals_of_long_batches_are_arrows(digits: int, batches: list[tuple[int, int]], null: bool) -> None:
     """Batches of numbers near each other and far apart, moving up and down, to the largest that there are."""
     most = 10**digits - 1

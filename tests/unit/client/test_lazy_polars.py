@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
@@ -25,6 +25,7 @@ from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.drawing import cases
 
 pl = pytest.importorskip("polars")
 UTC = dt.timezone.utc
@@ -110,7 +111,7 @@ _PREDICATES = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@cases(40)
 @given(predicate=_PREDICATES)
 def test_a_lazy_query_gives_the_rows_of_the_frame_in_memory(trips: SharedTable, predicate: object) -> None:
     whole = _whole(trips)

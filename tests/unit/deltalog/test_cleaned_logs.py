@@ -7,14 +7,14 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head
 from delta_sharing_spark.errors import VersionError
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 from unit.deltalog.logbuilder import MemoryLogStore, add, log, metadata, protocol, write_checkpoint
 
 CDF = {"delta__enableChangeDataFeed": "true"}
@@ -38,7 +38,7 @@ def built(changes: list[tuple[bool, bool]], listing: bool) -> tuple[MemoryLogSto
     return log(*commits, listing=listing), heads
 
 
-@settings(max_examples=40)
+@cases(40)
 @given(
     drawn(
         lambda draw: [(draw.random() < 0.15, draw.random() < 0.15) for _ in range(draw.randint(2, 14))],

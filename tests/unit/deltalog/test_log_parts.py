@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog import paths
@@ -20,6 +20,7 @@ from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema import features
+from support.drawing import cases
 from unit.deltalog.logbuilder import ADD, add, log, metadata, parquet, protocol, remove
 
 N = "0" * 19
@@ -366,7 +367,7 @@ def test_type_changes_that_the_protocol_lists(before, after, allowed):
             load_snapshot(store)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(st.lists(st.text(max_size=20) | st.text(min_size=500, max_size=600), max_size=30), st.data())
 def test_a_key_has_one_hash_whatever_it_is_hashed_with(texts: list[str], data: st.DataObject) -> None:
     together = key_hashes(pa.array(texts, pa.string())).tolist()

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from delta_sharing_spark.deltalog import replay
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
@@ -14,7 +14,7 @@ from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 from unit.deltalog.logbuilder import (
     ROOT,
     TimedStore,
@@ -63,7 +63,7 @@ def history(random):
     return [commit(random) for _ in range(random.randint(1, 8))]
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(drawn(history, *[one_of(False, True)] * 3, lambda random: random))
 def test_any_history_replays_to_the_model(case):
     history, listing, refuses, hint, random = case
@@ -182,7 +182,7 @@ def test_a_compaction_that_its_writer_did_not_reconcile_changes_no_row(listing):
     assert [(task.id, task.deletion_vector is not None) for task in tasks] == [("a", False), ("b", True), ("c", False)]
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(drawn(lambda random: random.randint(1, 70), one_of(False, True), lambda random: random))
 def test_a_log_that_cannot_be_listed_is_found_by_names_or_not_at_all(case):
     count, refuses, random = case

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
@@ -19,6 +19,7 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
+from support.drawing import cases
 
 P = Primitive
 TABLE = Struct(
@@ -367,7 +368,7 @@ def test_a_column_that_a_file_lacks_is_null() -> None:
     assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {}, lambda *_: None)(0)
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(
     st.sampled_from(["a2 = 5", "a2 > 3 AND a2 <= 7", "a >= 2 AND s = 'b'", "a2 < 4 OR a = 1", "a2 IN (2, 4)", "a > 1", "d > '1970-01-02'", "d = '2020-02-02'"]),
     st.lists(

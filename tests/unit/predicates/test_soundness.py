@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.parquet.footer import read_footer
@@ -21,14 +21,12 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
-from support.drawing import drawn, one_of, some_of
+from support.drawing import cases, drawn, one_of, some_of
 from unit.predicates.row_oracle import answer, partition_text, statistics, to_json
 from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
-COMMON = settings(
-    deadline=None, max_examples=500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
-)
+COMMON = cases(500, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 def parsed(text: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import PredicateError
@@ -15,7 +15,7 @@ from delta_sharing_spark.predicates.hints import condition_of_hints, json_hints,
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import And, Or
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
-from support.drawing import drawn, one_of, some_of
+from support.drawing import cases, drawn, one_of, some_of
 from unit.predicates.row_oracle import answer, partition_text, statistics
 from unit.predicates.where_strategies import INF, NAN, SCHEMA, predicate, rows
 
@@ -212,7 +212,7 @@ class Server:
         }[node["op"]]  # fmt: skip
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@cases(400, suppress_health_check=list(HealthCheck))
 @given(
     drawn(
         predicate,
@@ -255,7 +255,7 @@ def test_a_float_at_a_bound_is_kept_whatever_its_digits(text: str, short: bool, 
     assert hint is None or Server({}, stats, single=single).keeps(json.loads(hint)) is not False
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(
     st.sampled_from(["f32", "f64"]),
     st.lists(st.sampled_from([1.5, -1.5, 0.0, -0.0, NAN, INF, -INF, None, 3.0]), min_size=1, max_size=3),

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
@@ -31,7 +31,7 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
-from support.drawing import drawn
+from support.drawing import cases, drawn
 from unit.predicates.row_oracle import like
 from unit.predicates.where_strategies import COMPUTED, FUNCTIONS, SCHEMA, predicate, rows, table
 
@@ -74,7 +74,7 @@ def use(expression: Expression, rows: list[dict[str, object]]) -> None:
     hash(expression)
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(
     st.one_of(SOUP, st.text(max_size=40), st.tuples(drawn(predicate), SOUP).map(lambda two: two[0][0] + two[1])),
     ZONES,
@@ -139,7 +139,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(TREES)
 def test_a_printed_tree_is_read_as_the_same_tree(expression: Expression) -> None:
     assert repr(parse_where(str(expression), ODD, time_zone=None)) == repr(expression)
@@ -150,7 +150,7 @@ NUMBER = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(
     st.sampled_from([*FUNCTIONS, *(column for column, _ in COMPUTED)]),
     st.lists(st.one_of(NUMBER, st.sampled_from([text for _, text in COMPUTED])), min_size=1, max_size=3),

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
@@ -14,6 +14,7 @@ from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.scan import deletion_vector as dv
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.testing.tables.vectors import FILE_VERSION, encode, frame, z85_encode
+from support.drawing import cases
 
 KERNEL = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
 
@@ -130,7 +131,7 @@ def test_z85_round_trip(data):
 ROWS = st.sets(st.integers(0, 5000) | st.integers(2**32 - 3, 2**32 + 3), max_size=60)
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(ROWS, ROWS, st.integers(0, 5000), st.integers(0, 400), st.booleans())
 def test_masks_agree_with_a_set(rows, excluded, start, count, invert):
     payload = encode(rows)
@@ -142,7 +143,7 @@ def test_masks_agree_with_a_set(rows, excluded, start, count, invert):
     assert mask.dtype == np.bool_
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(st.binary(max_size=80), st.integers(0, 100))
 def test_arbitrary_payloads_never_pass_or_crash_unnamed(data, cardinality):
     payload = encode([])[:4] + data

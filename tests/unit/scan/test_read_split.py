@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError
@@ -25,7 +25,7 @@ from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Array, Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
 from support import HANGS
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 from unit.scan.local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 LONG, STRING = Primitive("long"), Primitive("string")
@@ -57,7 +57,7 @@ def file_sizes(random: random.Random) -> list[tuple[int, int]]:
     return [(random.choice([0, random.randint(1, 200)]), random.randint(1, 60)) for _ in range(random.randint(1, 4))]
 
 
-@settings(max_examples=30)
+@cases(30)
 @given(drawn(file_sizes, lambda random: random.randint(2_000, 20_000), one_of(False, True), one_of(1 << 10, 64 << 20)))
 def test_splits_cover_each_row_exactly_once_and_repeat(case: tuple[list[tuple[int, int]], int, bool, int]) -> None:
     files, most, narrow, ahead = case
@@ -161,7 +161,7 @@ def test_windows_give_the_same_rows_as_buffers(codec: str, pages: str) -> None:
     assert len(windowed.reads["f"]) > len(buffered.reads["f"])
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(drawn(lambda random: random))
 def test_any_read_of_fetched_ranges_gives_the_file(case: tuple[random.Random]) -> None:
     (draw,) = case
@@ -239,7 +239,7 @@ def test_memory_held_ahead_is_bounded_whatever_the_number_of_files() -> None:
 # --- deletion vectors, limits --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@cases(40)
 @given(drawn(lambda random: random))
 def test_deletion_vectors_under_splits_and_projection(case: tuple[random.Random]) -> None:
     (draw,) = case

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
@@ -20,6 +20,7 @@ from delta_sharing_spark.scan.column_resolution import Context, SourceFields, fi
 from delta_sharing_spark.scan.transform import conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from support.drawing import cases
 from unit.scan.local_access import parquet, read_one
 
 P, D = Primitive, decimal.Decimal
@@ -498,7 +499,7 @@ def typed_rows(draw: Any, depth: int = 3) -> tuple[DataType, pa.DataType, st.Sea
     )
 
 
-@settings(max_examples=150)
+@cases(150)
 @given(st.data())
 def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
     declared, arrow, values = data.draw(typed_rows())
@@ -516,7 +517,7 @@ def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
     assert got.column(1).to_pylist() == [None] * got.num_rows
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(st.data())
 def test_rows_of_any_type_come_back_from_parquet(data: st.DataObject) -> None:
     declared, arrow, values = data.draw(typed_rows(2))

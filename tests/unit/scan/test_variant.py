@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
@@ -27,6 +27,7 @@ from delta_sharing_spark.scan.variant import (
 )
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
+from support.drawing import cases
 from unit.scan.local_access import parquet, read_one
 
 VARIANT = Primitive("variant")
@@ -141,7 +142,7 @@ SHREDS = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(st.lists(VALUES | st.just(MISSING), min_size=1, max_size=6), SHREDS, st.integers(0, 2))
 def test_shredded_values_come_back(values: list[Any], shred: Any, start: int) -> None:
     array = column(values, shred)
@@ -149,7 +150,7 @@ def test_shredded_values_come_back(values: list[Any], shred: Any, start: int) ->
     assert meanings(array.slice(start)) == values[start:]
 
 
-@settings(max_examples=30)
+@cases(30)
 @given(st.lists(VALUES, min_size=1, max_size=4), SHREDS)
 def test_shredded_values_come_back_from_parquet(values: list[Any], shred: Any) -> None:
     array = column(values, shred)

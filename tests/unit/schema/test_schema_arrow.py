@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -34,6 +34,7 @@ from delta_sharing_spark.schema.types import (
     spark_schema_json,
     without_mapping,
 )
+from support.drawing import cases
 
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6)
 METADATA = st.fixed_dictionaries(
@@ -75,7 +76,7 @@ TYPES: st.SearchStrategy[DataType] = st.recursive(
 SCHEMAS = structs(TYPES, least=1)
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(SCHEMAS)
 def test_the_arrow_schema_is_pysparks(schema: Struct) -> None:
     schema = parse_schema(json.dumps(schema_to_json(schema)))
@@ -100,7 +101,7 @@ def names_of(kind: Any) -> list[Any]:
     return [(kind.value_field.name, names_of(kind.value_type))] if isinstance(kind, pa.ListType) else []
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(SCHEMAS)
 def test_json_round_trips_and_spark_sees_no_delta_metadata(schema: Struct) -> None:
     schema = parse_schema(json.dumps(schema_to_json(schema)))

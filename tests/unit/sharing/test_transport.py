@@ -23,7 +23,6 @@ from pathlib import Path
 import pytest
 import requests
 from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import (
@@ -48,6 +47,7 @@ from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
+from support.drawing import cases
 from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
@@ -176,7 +176,7 @@ def test_a_retry_after_beyond_the_bound_fails_at_once(server: ScriptedServer, re
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=30))
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@cases(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_header_is_understood_or_an_error_of_ours(server: ScriptedServer, rest: SharingRest, text: str) -> None:
     value = text.strip()
     headers = dict.fromkeys(("Retry-After", "Delta-Table-Version", "Delta-Sharing-Capabilities", "fileidhash"), value)

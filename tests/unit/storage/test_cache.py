@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
@@ -23,6 +23,7 @@ from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.block_cache import BLOCK, BlockCache, CachedSource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.drawing import cases
 
 DATA = random.Random(1).randbytes(3 * BLOCK + 12_345)
 
@@ -49,7 +50,7 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 2 * BLOCK)), max_size=6), st.integers(0, 5 * BLOCK))
 def test_reads_are_the_files_bytes(
     tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int]], room: int

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 import requests
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import FileError
@@ -33,13 +33,14 @@ from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
 from support.cloud_secrets import aws_session, azure_sas, gcp_bearer
+from support.drawing import cases
 
 SESSION = aws_session("AKIDEXAMPLE", "secret/key+", "session/token==")
 NOW = 1_795_251_600.0
 _names = st.text("abAB09-_.~/ %+&=?#:;'*()é日", min_size=1, max_size=12).filter(lambda t: "/." not in f"/{t}")
 
 
-@settings(max_examples=200, deadline=None)
+@cases(200)
 @given(
     _names,
     st.sampled_from(["http://127.0.0.1:9000", "https://minio.example", "https://h:443", "http://[::1]:9"]),

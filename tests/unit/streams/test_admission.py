@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.access.contract import OpenTable, StreamIdentity, VersionFiles, VersionListing
@@ -18,6 +18,7 @@ from delta_sharing_spark.errors import StreamError, VersionError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from support.drawing import cases
 
 _ID = Field("id", Primitive("long"))
 
@@ -85,7 +86,7 @@ def _ids(planner: StreamPlanner, start: Position, end: Position) -> list[str]:
     return [task.id for tasks, _ in planner.files(start, end) for task in tasks]
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(
     counts=st.lists(st.integers(0, 5), min_size=1, max_size=12),
     files=st.none() | st.integers(1, 6),

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.flight.gateway import FlightGateway
@@ -23,7 +23,7 @@ from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_
 from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support.drawing import drawn, one_of
+from support.drawing import cases, drawn, one_of
 from unit.streams.spark_loop import Checkpoint, Killed, Rows, Run, ordered
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -114,7 +114,7 @@ def some_options(random: Random) -> dict[str, str]:
     return {**options, **random.choice(limits), "maxVersionsPerRpc": str(random.randint(1, 4))}
 
 
-@settings(max_examples=15)
+@cases(15)
 @given(drawn(some_options, one_of((), ("s",)), one_of(None, 1, 2), *[one_of(False, True)] * 2, lambda random: random))
 def test_exactly_once_whatever_happens(shared: Any, case: tuple[Any, ...]) -> None:
     server, directory, profile, through = shared

@@ -112,8 +112,11 @@ class ServedPlace:
                 yield partial(self.place.read, file.name, version, start, length, canceller)
                 start, length = start + length, min(4 * length, largest)
 
-        with closing(CallsInOrder(reads(), DaemonPool(2), lambda: 2)) as pieces:
-            yield from pieces
+        waiting = reads()
+        first = next(waiting)()  # no more is asked for where it fails
+        with closing(CallsInOrder(waiting, DaemonPool(2), lambda: 2)) as following:
+            yield first
+            yield from following
 
 
 def status_of(entry: StoredObject, name: str) -> dict[str, object]:

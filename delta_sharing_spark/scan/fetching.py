@@ -47,7 +47,7 @@ import numpy as np
 
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
-from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace, Prefetch
+from delta_sharing_spark.scan.pace import LEAST, MOST_CONNECTIONS, Pace, Prefetch
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, coalesce, cut
 
 _LEAST_WINDOW = 16 << 10
@@ -104,9 +104,12 @@ class BufferedRanges:
 
     def add(self, wanted: Iterable[Range], pool: Executor | None = None) -> None:
         """Begin to fetch what is not held of some ranges, by the threads of ``pool`` if that is given."""
-        added = [piece for part in self.missing(wanted) for piece in cut(part, self._pace.request_bytes)]
+        pool = pool or self._pool
+        # Who asks by itself has one request under way: a small file is not cut.
+        most = max(LEAST if isinstance(pool, InlineExecutor) else 0, self._pace.request_bytes)
+        added = [piece for part in self.missing(wanted) for piece in cut(part, most)]
         for piece in added:
-            self._futures[piece.start] = (pool or self._pool).submit(self._read, piece.start, piece.length)
+            self._futures[piece.start] = pool.submit(self._read, piece.start, piece.length)
         pieces = sorted([*self._plan[0], *added]) if self._plan[0] else added
         self._plan = pieces, [piece.start for piece in pieces]
 

@@ -14,14 +14,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
+from delta_sharing_spark.native.answers import WAITS, Pause, Pieces
 from delta_sharing_spark.native.budget import PATIENCE, Budget, Group
 from delta_sharing_spark.native.files import FileView
 from delta_sharing_spark.native.plan import NativePlan
@@ -291,27 +291,6 @@ class Failures:
         return cause if time.monotonic() < until else None
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Yielded between bytes, where the reader may need no more.
-
-    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent. Where the
-    system does not tell what it has read, those are ``blindly`` seconds. The gateway answers with a ``ReaderState``.
-    """
-
-    seconds: float
-    blindly: float
-
-
-class ReaderState(NamedTuple):
-    """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
-
-    has_closed: bool
-    has_read_all: bool
-
-
-WAITS = ReaderState(has_closed=False, has_read_all=True)
-
 #: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
 UNKNOWN, ENOUGH, TASTED = Pause(0.02, 0.05), Pause(0.05, 0.3), Pause(0.0, 0.3)
 #: Where the reader needs no more: Spark usually closes the connection once it has decoded the columns that were sent.
@@ -352,10 +331,6 @@ class FilePass:
         if upcoming is not None:
             self._expected.add(upcoming)
         return upcoming
-
-
-#: What an answer yields: bytes, or a pause, to which the gateway sends the reader's state.
-Pieces = Generator[memoryview | Pause, ReaderState | None, None]
 
 
 class PlanReader:

@@ -235,7 +235,11 @@ class CallsInOrder(Generic[_R]):
         self._begin()
         if not self._coming:
             raise StopIteration
-        return result_of(self._coming.popleft())
+        try:
+            return result_of(self._coming[0])
+        finally:
+            if self._coming[0].done():  # else its caller was interrupted, and ``close`` waits for it
+                self._coming.popleft()
 
     def close(self, patience: float = 0.0) -> None:
         """Begin no more, and wait so many seconds for those under way, which the caller broke off."""

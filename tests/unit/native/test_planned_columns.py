@@ -14,8 +14,9 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, plan, plan_reader
+from delta_sharing_spark.native.answers import Pause
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan_reader import LEAVES, FilePass, Pause
+from delta_sharing_spark.native.plan_reader import LEAVES, FilePass
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.scan import pace

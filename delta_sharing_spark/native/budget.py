@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -167,9 +167,7 @@ class Budget:
 
     def wait_for_room(self, size: int, until: float) -> bool:
         """Wait until so many bytes may be held, at most until a moment; chunks whose readers stay away are released meanwhile."""
-        with self.lock:
-            for group in list(self._kept):
-                self.drop(group)
+        self._drop_all(self._kept)
         while (remaining := until - time.monotonic()) > 0:
             with self._room:
                 if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(remaining, _LOOK)):
@@ -182,7 +180,12 @@ class Budget:
         before = time.monotonic() - seconds
         with self.lock:
             idle = itertools.takewhile(lambda group: group.last < before, self._coming)
-            for group in list(itertools.islice(idle, most)):
+            self._drop_all(itertools.islice(idle, most))
+
+    def _drop_all(self, groups: Iterable[Group]) -> None:
+        """Release groups; a name for one would hold it, in whoever waits for room."""
+        with self.lock:
+            for group in list(groups):
                 self.drop(group)
 
     def has_room_for(self, size: int) -> bool:

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.native.answers import Pause, PlanReader
+from delta_sharing_spark.native.answers import Pause
 from delta_sharing_spark.native.budget import Bounds
+from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.spark import native
 from delta_sharing_spark.testing.server import SharingServer

@@ -133,7 +133,7 @@ def main() -> None:
                 )
                 for table in arguments.tables:
                     if arguments.first_read:
-                        for way in first_read.STEPS:
+                        for way in (*arguments.ways, "ten lines"):
                             first_read.tell(way, table, server, profile)
                         continue
                     size = sum(file.stat().st_size for file in tables[table].glob("*.parquet"))

@@ -178,9 +178,9 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     report = planned.report
     version = "newest" if report.version is None else report.version
     lines = [f"table      {scan.table}, version {version}", f"access     {report.mode}: {report.reason}"]
-    for name, value in report.sent.items():
+    for name, value in (report.sent or {}).items():
         lines.append(f"sent       {name} = {value}")
-    if not report.sent and not report.is_repeated:
+    if report.sent == {}:
         lines.append("sent       no hints" + (": there is no where" if scan.predicate is None else ""))
     for part in _unsent(report, scan):
         lines.append(f"not sent   {plain_sql(part)}: the protocol's hints have no words for it; files are skipped here")
@@ -206,10 +206,10 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
 
 
 def _unsent(report: PlanReport, scan: ResolvedScan) -> list[str]:
-    """The parts of ``where`` that no hint to the sharing server holds, where it is the server that lists."""
-    if scan.predicate is None or report.mode != "url" or report.is_repeated:
+    """The parts of ``where`` that no hint to the sharing server holds, where it takes hints."""
+    if scan.predicate is None or report.sent is None or report.fallback is not None:
         return []
-    if "predicateHints" in report.sent or report.fallback is not None:
+    if "predicateHints" in report.sent:
         return []
     from delta_sharing_spark.predicates.hints import json_hints
     from delta_sharing_spark.predicates.tree import conjuncts

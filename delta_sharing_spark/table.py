@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from delta_sharing_spark.access.asking import storage_settings, transport_of
+from delta_sharing_spark.access.asking import is_of_iceberg, storage_settings, transport_of
 from delta_sharing_spark.access.load import (
     WORKERS,
     Load,
@@ -18,9 +19,8 @@ from delta_sharing_spark.access.load import (
     column_names,
     first_version_from,
 )
-from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.open import TableOpener, with_all_times
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.access.resolved_scan import Decision
 from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.display import (
     Column,
@@ -31,16 +31,23 @@ from delta_sharing_spark.display import (
     counting,
     explanation,
     scan_html,
+    schema_html,
     table_html,
 )
-from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    OptionError,
+    RequestRefusedError,
+    UnsupportedFeatureError,
+    short_tracebacks,
+)
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.options import parse_options, redacted_options
 from delta_sharing_spark.options.arguments import ARGUMENTS, naming
 from delta_sharing_spark.options.declared import check_arguments
 from delta_sharing_spark.options.values import option_text, quoted_column
-from delta_sharing_spark.scan.plan import FileAccess, ReadSpec
+from delta_sharing_spark.scan.plan import FileAccess, ReadSpec, Split
 from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import Decimal, Primitive, Struct
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.options.keywords import LoadOptions
     from delta_sharing_spark.storage.clouds.contract import Engine
 
+_T = TypeVar("_T")
 #: Types of any length.
 _WIDE = ("string", "binary", "variant")
 
@@ -134,6 +142,11 @@ class Scan(Load, RowSource):
         planned = self.plan()
         return self.arrow_schema(), awaited(_read(planned, WORKERS)), planned.exact_rows
 
+    def _frames(self, *, is_filtered: bool = True) -> Generator[pl.DataFrame, None, None]:
+        from delta_sharing_spark.frames.polars_decoder import read_frames
+
+        return awaited(_read(self.plan(), WORKERS, partial(read_frames, is_filtered=is_filtered)))
+
     def arrow_schema(self) -> pa.Schema:
         """The columns of the result in Arrow's types."""
         from delta_sharing_spark.schema.arrow import arrow_schema
@@ -151,7 +164,7 @@ class Scan(Load, RowSource):
         """
         from delta_sharing_spark.frames.lazy_polars import lazy_frame
 
-        return lazy_frame(self, Scan.to_record_batch_reader)
+        return lazy_frame(self, Scan._frames)
 
     def _table_name(self) -> TableName:
         return self.table.name
@@ -189,13 +202,15 @@ def _counted(name: str, value: object) -> int:
     return index(value)
 
 
-def _read(planned: ScanPlan, workers: int) -> Generator[pa.RecordBatch, None, None]:
+def _read(
+    planned: ScanPlan, workers: int, read: Callable[[Split], Generator[Any, None, None]] | None = None
+) -> Generator[Any, None, None]:
     """The rows of a plan, with a bar of progress on a terminal or in a notebook."""
     from delta_sharing_spark.scan.parallel import read_splits
 
     with Progress(planned) as progress:
-        for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
-            progress.add_rows(batch.num_rows)
+        for batch in read_splits(planned.splits, workers, progress=progress.finish_split, read=read):
+            progress.add_rows(len(batch))
             yield batch
 
 
@@ -209,14 +224,36 @@ class SharedTable(RecipientTable, RowSource):
     def version(self, starting_timestamp: Moment | None = None) -> int:
         """The newest version, or the earliest at or after a moment."""
         if starting_timestamp is None:
-            return self.client.rest.table_version(self.name)
+            return self._of_delta(lambda: self.client.rest.table_version(self.name))
         zone = {} if (session_zone := active_zone()) is None else {"timeZone": session_zone}
         with naming({"startingTimestamp": "starting_timestamp"}):
             return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
 
     def snapshot_head(self) -> TableSnapshotHead:
         """Version, protocol and metadata of the newest version: one request."""
-        return self.client.rest.metadata(self.name)
+        return self._of_delta(lambda: self.client.rest.metadata(self.name))
+
+    def _of_delta(self, ask: Callable[[], _T]) -> _T:
+        """What the sharing server says of the table; raises UnsupportedFeatureError where it says nothing of Iceberg tables."""
+        try:
+            return ask()
+        except RequestRefusedError as refusal:
+            if not is_of_iceberg(refusal):
+                raise
+            raise UnsupportedFeatureError(
+                f"{self.name} is an Iceberg table, of which the sharing server tells no counted version, protocol, metadata or "
+                f"location; its catalog tells schema, columns, versions() and rows",
+                features=("iceberg",),
+            ) from refusal
+
+    def _head(self) -> TableSnapshotHead | None:
+        """The same; None of an Iceberg table."""
+        try:
+            return self.snapshot_head()
+        except UnsupportedFeatureError as refusal:
+            if "iceberg" not in refusal.features:
+                raise
+            return None
 
     def __dir__(self) -> Iterable[str]:
         return [name for name in super().__dir__() if name not in ("client", "snapshot_head")]
@@ -234,19 +271,13 @@ class SharedTable(RecipientTable, RowSource):
             VersionError: The server does not share the table's history.
         """
         most = _counted("most", most)
-        opener, scan = self.scan().opened()
-        negotiated = opener.negotiated
-        if (
-            scan.options.access_mode == "auto"
-            and negotiated.decision.mode == "url"
-            and "dir" in negotiated.head.metadata.access_modes
-        ):
-            by_log = Decision("dir", "the log tells the times of all versions", fallback="url")
-            opener = TableOpener(replace(negotiated, decision=by_log))
+        opener, _ = self.scan().opened()
+        negotiated = with_all_times(opener.negotiated)
+        if negotiated is not opener.negotiated:
+            opener = TableOpener(negotiated)
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
-            TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))
-            for v, ms in sorted(times.items())
+            TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms)) for v, ms in times.items()
         )
 
     def head(self, rows: int = 5) -> pd.DataFrame:
@@ -290,9 +321,9 @@ class SharedTable(RecipientTable, RowSource):
 
     @property
     def schema(self) -> Struct:
-        """The newest schema."""
-        head = self.snapshot_head()
-        return shape_of(head.protocol, head.metadata, str(self.name)).schema
+        """The newest schema; of an Iceberg table by its catalog."""
+        head = self._head()
+        return self.scan().schema if head is None else shape_of(head.protocol, head.metadata, str(self.name)).schema
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -301,7 +332,12 @@ class SharedTable(RecipientTable, RowSource):
 
     def _repr_html_(self) -> str:
         """The newest version's number, size, files, description and columns; a table that cannot be read is an error."""
-        return table_html(str(self.name), self.snapshot_head())
+        head = self._head()
+        return (
+            schema_html(self.schema, f"{self.name}, an Iceberg table")
+            if head is None
+            else table_html(str(self.name), head)
+        )
 
     def scan(
         self,
@@ -384,6 +420,9 @@ class SharedTable(RecipientTable, RowSource):
 
     def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
         return self.scan()._sized_batches()
+
+    def _frames(self) -> Generator[pl.DataFrame, None, None]:
+        return self.scan()._frames()
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """The newest version as a Spark DataFrame; raises as ``Scan.to_spark``, which names the engines."""

@@ -212,7 +212,7 @@ _TYPES = {
     values.text: "text",
     values.expression: "text",
     values.boolean: "`true`, `false`",
-    values.response_format: "`parquet`, `delta`",
+    values.carried: "`true`, `false`, `token`",
     values.starting_version: "version or `latest`",
     values.count: "number",
     values.positive: "number > 0",
@@ -246,6 +246,10 @@ def options_page() -> str:
     return "\n".join(lines)
 
 
+def _type_of(parse: values.Parser) -> str:
+    return ", ".join(f"`{word}`" for word in parse.words) if isinstance(parse, values.Choice) else _TYPES[parse]
+
+
 def _row(option: Option, text: Any) -> str:
     default = text.default
     if not default and option.default is not None:
@@ -253,7 +257,7 @@ def _row(option: Option, text: Any) -> str:
     names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
     where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
     secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
-    return f"| {names} | {text.type or _TYPES[option.parse]} | {default} | {text.doc}{where}{secret} |"
+    return f"| {names} | {text.type or _type_of(option.parse)} | {default} | {text.doc}{where}{secret} |"
 
 
 def features_page() -> str:
@@ -265,7 +269,8 @@ def features_page() -> str:
         "",
         "A table says in its protocol what a reader must understand. Reader versions 1 and 2 (column mapping) are read;",
         "version 3 lists features by name. A feature that is listed and not supported, or not known, is refused by its",
-        "name before any row is read, in both access modes.",
+        "name before any row is read, in both access modes. An Iceberg table has format versions in place of features:",
+        "[what is read of it](opensharing.md#an-iceberg-table).",
         "",
         "| Reader feature | What a reader must do | State | How |",
         "|---|---|---|---|",

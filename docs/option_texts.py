@@ -32,7 +32,6 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "limit": Text("The maximum number of rows; a repeated read gives the same ones."),
             "pushdown": Text(
                 "`query`: filters of the Spark query prune what is read. Safe only where the loaded DataFrame serves one query.",
-                type="`off`, `query`",
             ),
             "responseFormat": Text(
                 "Ask the server for this format only. Left out, the server chooses for the newest version; versions, moments and ranges are "
@@ -66,9 +65,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             "startingTimestamp": Text("Instead of `startingVersion`: the first version at or after this moment."),
             "endingVersion": Text("Last version of the feed, inclusive.", type="version", default="newest"),
             "endingTimestamp": Text("Instead of `endingVersion`: the last version at or before this moment."),
-            "commitTimestampType": Text(
-                "`long` gives `_commit_timestamp` as the protocol's milliseconds.", type="`timestamp`, `long`"
-            ),
+            "commitTimestampType": Text("`long` gives `_commit_timestamp` as the protocol's milliseconds."),
         },
     ),
     "Streams": (
@@ -100,11 +97,9 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
         {
             "accessMode": Text(
                 "`url`: files by presigned URL; `dir`: the table's directory with temporary credentials; `iceberg`: the share's Iceberg catalog; `auto`: what the server offers for the table, url first, and Iceberg where it offers nothing else.",
-                type="`auto`, `url`, `dir`, `iceberg`",
             ),
             "carryProfile": Text(
                 "What executors ask for other URLs and credentials with: the profile (`true`), nothing (`false`: none are renewed there), or, of an OAuth profile, its access token alone (`token`), until that ends.",
-                type="`true`, `false`, `token`",
             ),
             "storageRegion": Text("Region of the S3 bucket.", default="found"),
             "storageEndpoint": Text("Storage endpoint instead of the cloud's own: MinIO, Azurite, an emulator."),
@@ -128,7 +123,6 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             ),
             "serverHints": Text(
                 "How filters are sent to the server: as `jsonPredicateHints`, as SQL `predicateHints` (partition columns only, for servers that know no others), or both. Rows are filtered here in any case.",
-                type="`json`, `sql`, `both`",
             ),
             "countByStatistics": Text(
                 "Whether the native lane answers what needs no column of the files, as `count(*)` does, from the row counts of their statistics, without the storage."
@@ -206,7 +200,6 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
             ),
             "identity": Text(
                 "`azure`: the machine's managed identity; `google`: an id token of its service account; `environment`: a token in an environment variable.",
-                type="`azure`, `google`, `environment`",
             ),
             "identityAudience": Text("Whom `azure` and `google` issue the token for."),
             "identityClientId": Text("The client id of an identity that was assigned by a user, for `azure`."),

@@ -69,9 +69,10 @@ class FileListing:
         access: How to read them.
         version: The version listed; None where the server does not tell it.
         listed: How many files there were before pruning.
-        hints: The hints that the server was sent to prune by, by the protocol's names.
+        hints: The hints that the server was sent to prune by, by the protocol's names; None where it takes none.
         fallback: Why the files were in the end asked for without ``hints``, if they were.
         rows: Rows of all files that are not deleted, where more than the files tells it.
+        total_files: The files of the version, where the listing tells it.
         listing_bytes: The bytes that the listing takes in this process, for other queries of the version; 0 where it does not stay.
         is_repeated: Whether an earlier listing answered, with no request.
     """
@@ -80,9 +81,10 @@ class FileListing:
     access: SplitAccess
     version: int | None = None
     listed: int = 0
-    hints: Mapping[str, str] = field(default_factory=dict)
+    hints: Mapping[str, str] | None = None
     fallback: str | None = None
     rows: int | None = None
+    total_files: int | None = None
     listing_bytes: int = 0
     is_repeated: bool = False
 
@@ -169,7 +171,7 @@ class OpenTable(ABC):
         raise AccessModeError(f"access mode {self.mode} does not find versions by time; give a version")
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        """The newest versions, at most ``most``, each with its timestamp in milliseconds where that is told."""
+        """The newest versions, at most ``most``, each with its timestamp in milliseconds where that is told; the newest last."""
         raise AccessModeError(f"access mode {self.mode} tells no times of versions; changes() has _commit_timestamp")
 
     @abstractmethod

@@ -60,7 +60,7 @@ class ScanListing:
         condition: What of them leaves files out; None where nothing does.
         rows: So many rows are enough (a LIMIT); None where all are needed.
         is_counted: Whether the statistics answer, with no request to the storage, for the scan reads no column.
-        sent: Hints that the sharing server was sent, by their names in the protocol.
+        sent: Hints that the sharing server was sent, by their names in the protocol; None where it takes none.
         listed: Files that the server or the log named.
         files, bytes: Files left to read, and their whole size.
         spark_files: So many files are they to Spark, for which small ones are one.
@@ -76,7 +76,7 @@ class ScanListing:
     condition: str | None
     rows: int | None
     is_counted: bool
-    sent: Mapping[str, str]
+    sent: Mapping[str, str] | None
     listed: int
     files: int
     bytes: int
@@ -88,17 +88,17 @@ class ScanListing:
     def __str__(self) -> str:
         total = self.total_files
         files = counted(self.files, "file") if total is None else f"{self.files:,} of {counted(total, 'file')}"
-        hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
+        hints = ", ".join(f"{name}={text}" for name, text in (self.sent or {}).items()) or "no hints"
         together = "" if self.spark_files == self.files else f", shown as {self.spark_files}"
         if self.is_counted:
             together = ", whose rows the statistics count"
         enough = (
             "" if self.rows is None else f", {counted(self.rows, 'row')} {'is' if self.rows == 1 else 'are'} enough"
         )
-        how = "from an earlier listing" if self.is_repeated else f"sent {hints}"
+        how = "from an earlier listing; " if self.is_repeated else "" if self.sent is None else f"sent {hints}; "
         return (
             f"{self.table} version {self.version} ({self.mode}): {files}, {size_text(self.bytes)}{together}, "
-            f"for [{', '.join(self.filters)}]{enough}; {how}; {counted(self.listed, 'file')} listed in {seconds_text(self.seconds)}"
+            f"for [{', '.join(self.filters)}]{enough}; {how}{counted(self.listed, 'file')} listed in {seconds_text(self.seconds)}"
         )
 
 
@@ -273,8 +273,8 @@ class Load:
     _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
     _read_options: ReadOptions | None = field(default=None, repr=False)
     _inside: Self | None = field(default=None, repr=False)
-    #: The load that this one narrows.
-    _earlier: Self | None = field(default=None, repr=False, compare=False)
+    #: What this load, those that it narrows and those that narrow it were last opened as.
+    _opened: list[tuple[TableOpener, ResolvedScan]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._parsed()
@@ -287,12 +287,12 @@ class Load:
         """The table, opened once for this load, and the resolved scan of it."""
         if self._resolved is None:
             negotiated = negotiated_table(self._parse(active_zone()), self.table.client.profile)
-            earlier = None if self._earlier is None else self._earlier._resolved
-            if earlier is not None and earlier[0].answers(negotiated):
-                opener, resolved = earlier[0], resolved_anew(earlier[1], negotiated.options)
+            if self._opened and self._opened[0][0].answers(negotiated):
+                opener, resolved = self._opened[0][0], resolved_anew(self._opened[0][1], negotiated.options)
             else:
                 opener = TableOpener(negotiated)
                 resolved = resolve_opened(opener)
+                self._opened[:] = [(opener, resolved)]
             if self.hints is not None:
                 from delta_sharing_spark.predicates.hints import condition_of_hints
 
@@ -300,7 +300,7 @@ class Load:
             self._resolved = opener, resolved
         return self._resolved
 
-    def narrows(self, earlier: Self, condition: Expression | None = None) -> Self:
+    def narrows(self, earlier: Self, condition: Expression | None = None, first_rows: int | None = None) -> Self:
         """A copy of this load, over the table as an earlier one resolved it.
 
         It is of the version that the earlier one is of, and is refused where that one is because the table has changed. Its zone
@@ -308,10 +308,11 @@ class Load:
 
         Args:
             condition: What its rows fulfil besides ``where``, of the table's columns.
+            first_rows: So many of its first rows are enough; None for all.
         """
         opener, scan = earlier.opened()
         anew = resolved_anew(scan, self._parse(scan.options.time_zone), condition)
-        return replace(self, _resolved=(opener, anew))
+        return replace(self, _resolved=(opener, replace(anew, first_rows=first_rows)))
 
     @property
     def schema(self) -> Struct:
@@ -412,7 +413,7 @@ class Load:
 
     def _with(self, name: str, value: str) -> Self:
         narrower = type(self)(self.table, narrowed(self.options, {name: value}), self.hints)
-        narrower._earlier = self
+        narrower._opened = self._opened
         return narrower
 
 

@@ -15,6 +15,7 @@ from delta_sharing_spark.access.asking import (
     Refusal,
     check_formats,
     iceberg_advice,
+    is_of_iceberg,
     iso,
     profile_and_table,
     refused_travel,
@@ -165,6 +166,11 @@ MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
 }
 
 
+def as_asked_for(mode: str) -> str:
+    """What a user does for a load to be opened by a mode."""
+    return "load through the gateway" if mode == "flight" else f"set accessMode={mode}"
+
+
 class TableOpener:
     """Opens a negotiated table once per process, and by the other access mode where the chosen one cannot read it.
 
@@ -276,6 +282,14 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
     return NegotiatedTable(options, profile, settings, table, head, decision)
 
 
+def with_all_times(negotiated: NegotiatedTable) -> NegotiatedTable:
+    """The same by the mode that tells the times of most versions, unless the user asks for another."""
+    is_both = negotiated.decision.mode == "url" and "dir" in negotiated.head.metadata.access_modes
+    if negotiated.options.access_mode != "auto" or not is_both:
+        return negotiated
+    return replace(negotiated, decision=Decision("dir", "the log tells the times of all versions", fallback="url"))
+
+
 #: What the sharing server describes of a table that is read by its Iceberg catalog, or behind a gateway: nothing.
 _UNDESCRIBED = TableSnapshotHead(None, "delta", Protocol(1), Metadata("", "", ()))
 
@@ -343,7 +357,7 @@ def _is_iceberg_alone(rest: SharingRest, table: TableName, refusal: Refusal, opt
         if reads_catalog and "iceberg" in described.formats and "delta" not in described.formats:
             return True
         check_formats(table, described.formats, rest.profile)
-    elif refusal.status == 501 and "iceberg" in (refusal.server_message or "").lower():
+    elif is_of_iceberg(refusal):
         if reads_catalog:
             return True
         raise UnsupportedFeatureError(

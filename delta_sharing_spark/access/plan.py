@@ -28,7 +28,7 @@ class PlanReport:
     Attributes:
         mode, reason: The access mode, and why it was chosen.
         version: The version read, where known.
-        sent: The hints sent to the server, by name.
+        sent: The hints sent to the server, by name; None where it takes none.
         listed: Files that the server or the log listed.
         skipped: Files left out here, by rule.
         files, bytes: Files left to read and their whole size; projection and row groups make a read smaller.
@@ -36,12 +36,13 @@ class PlanReport:
         unhelpful: Parts of ``where`` that no file could be skipped by.
         listing_bytes: The bytes that the listing takes for the next query of the version; 0 where it does not stay.
         is_repeated: Whether an earlier listing answered, with no request.
+        total_files: The files of the version, where the listing tells it.
     """
 
     mode: str
     reason: str
     version: int | None = None
-    sent: Mapping[str, str] = field(default_factory=dict)
+    sent: Mapping[str, str] | None = None
     listed: int = 0
     skipped: Mapping[str, int] = field(default_factory=dict)
     files: int = 0
@@ -50,6 +51,7 @@ class PlanReport:
     unhelpful: tuple[str, ...] = ()
     listing_bytes: int = 0
     is_repeated: bool = False
+    total_files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ def plan(
         unhelpful=pruner.non_pruning_conjuncts(),
         listing_bytes=listing.listing_bytes,
         is_repeated=listing.is_repeated,
+        total_files=listing.total_files,
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     count_files(spec.table, report.listed, report.skipped)
@@ -144,7 +147,7 @@ def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[O
             check_readable(scan.shape, version.shape, version.version, str(scan.table))
         listed += len(version.tasks)
         files += pruner.remaining(version.tasks)
-    return table, pruner, FileListing(files, feed.access, scan.version, listed)
+    return table, pruner, FileListing(files, feed.access, scan.version, listed, total_files=listed)
 
 
 def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -69,8 +69,8 @@ class FileBatch(Protocol):
     def file_rows(self) -> npt.NDArray[np.int64]:
         """Rows of each file that are not deleted; -1 where statistics do not tell."""
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        """The number of each file's partition."""
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
+        """The number of each file's partition, and partition values by such a number."""
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         """The tasks of the files at some places, which grow."""
@@ -108,19 +108,27 @@ class FileBatches(Sequence[FileTask]):
         return sum(int(rows[rows > 0].sum()) for rows in (batch.file_rows() for batch in self.batches))
 
     def rows_by_partition(self) -> Iterator[tuple[FileTask, int | None]]:
-        """Of the files of each partition the first, and the rows of all that are not deleted; a batch tells of a partition once.
+        """Of the files of each partition the first, and the rows of all that are not deleted.
 
-        The number is None where the statistics of one do not tell.
+        The number is None where the statistics of one do not tell. No other task is built.
         """
+        first: dict[object, int] = {}
+        totals: dict[object, int | None] = {}
         for batch, start in zip(self.batches, self._starts, strict=False):
-            counts = batch.file_rows()
-            _, first, inverse = np.unique(batch.file_partitions(), return_index=True, return_inverse=True)
-            rows = np.zeros(len(first), np.int64)
+            counts, (numbers, values) = batch.file_rows(), batch.file_partitions()
+            used, places, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+            rows = np.zeros(len(used), np.int64)
             np.add.at(rows, inverse, counts)
             unknown = set(inverse[counts < 0].tolist())
-            for place, index in enumerate(first.tolist()):
-                task = next(self.tasks_between(start + index, start + index + 1))
-                yield task, None if place in unknown else int(rows[place])
+            for index, (number, place) in enumerate(zip(used.tolist(), places.tolist(), strict=True)):
+                own = values[number]
+                key = None if own is None else tuple(sorted(own.items()))
+                first.setdefault(key, start + place)
+                total = totals.setdefault(key, 0)
+                totals[key] = None if total is None or index in unknown else total + int(rows[index])
+        keys = sorted(first, key=first.__getitem__)
+        tasks = self.tasks_at(np.array([first[key] for key in keys], np.int64))
+        yield from zip(tasks, (totals[key] for key in keys), strict=True)
 
     def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
         """Slices of the files in their order, as ``scan.plan.pack`` cuts them."""

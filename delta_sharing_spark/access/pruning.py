@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,25 +16,14 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.plan import FileTask
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.predicates.file_skipping import PartitionKey
-    from delta_sharing_spark.predicates.file_statistics import StatisticsReader
+    from delta_sharing_spark.predicates.file_skipping import Statistics
 
 
+#: Files that are looked at together where they come one by one: the first ones, and at most.
+_FIRST_TOGETHER, _TOGETHER = 16, 1024
 #: How ``explain`` calls the reasons.
 _RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
-
-
-class Statistics(Protocol):
-    """The statistics of some files, which a pruner looks at."""
-
-    def texts_at(self, places: Sequence[int], /) -> Sequence[str | None]:
-        """The JSON of files at some places."""
-
-    def bounds(self, reader: StatisticsReader, /) -> pa.StructArray:
-        """The bounds of all files in columns (``StatisticsReader.bounds``)."""
 
 
 class FilePruner:
@@ -76,11 +66,6 @@ class FilePruner:
         """Parts of the conditions that no file can be skipped by."""
         return () if self._skipping is None else tuple(str(part) for part in self._skipping.non_pruning_conjuncts())
 
-    def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> SkipReason:
-        """Why a file can be skipped, if it can. It is not counted yet: an answer that breaks off is read again from its start."""
-        self.look_at(1)
-        return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
-
     def begin(self) -> None:
         """Count anew: files are listed from the beginning."""
         self._skipped.clear()
@@ -94,42 +79,49 @@ class FilePruner:
         """Count files that were skipped for a reason."""
         self._skipped[reason] += files
 
-    def partition_key(self, partition_values: Mapping[str, str | None] | None) -> PartitionKey:
+    def partition_number(self, partition_values: Mapping[str, str | None] | None) -> int:
         """What ``reasons`` needs of a file's partition values; equal for many files."""
-        return () if self._skipping is None else self._skipping.partition_key(partition_values or {})
+        return 0 if self._skipping is None else self._skipping.partition_number(partition_values or {})
 
-    def reasons(
-        self, keys: Sequence[PartitionKey], numbers: npt.NDArray[np.integer[Any]], statistics: Statistics
-    ) -> npt.NDArray[np.uint8] | None:
-        """Why files can be skipped, each a ``SkipReason``; None where no file can. They are not counted yet, as by ``reason``.
+    def reasons(self, numbers: npt.NDArray[np.integer[Any]], statistics: Statistics) -> npt.NDArray[np.uint8] | None:
+        """Why files can be skipped, each a ``SkipReason``; None where no file can. They are not counted yet: an answer that breaks off is
+        read again from its start.
 
         Args:
-            keys: What ``partition_key`` tells of some partition values.
-            numbers: The place of each file's values among them.
+            numbers: The ``partition_number`` of each file.
             statistics: Those of the files.
         """
         self.look_at(len(numbers))
-        if self._skipping is None:
-            return None
-        reader = self._skipping.reader
-        parsed = (lambda: statistics.bounds(reader)) if reader.ranged else None
-        return self._skipping.reasons_of(keys, numbers, statistics.texts_at, parsed)
+        return None if self._skipping is None else self._skipping.reasons_of(numbers, statistics)
 
     def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
         """Files whose rows may pass, without their statistics."""
-        for task in tasks:
-            reason = self.reason(task.partition_values, task.stats)
-            if reason:
-                self.count(reason, 1)
-            else:
-                yield replace(task, stats=None) if task.stats is not None else task
+        coming, together = iter(tasks), _FIRST_TOGETHER
+        while batch := list(itertools.islice(coming, together)):
+            for task, reason in zip(batch, self._reasons_of_tasks(batch), strict=True):
+                if reason:
+                    self.count(SkipReason(reason), 1)
+                else:
+                    yield replace(task, stats=None) if task.stats is not None else task
+            together = min(2 * together, _TOGETHER)
+
+    def _reasons_of_tasks(self, tasks: Sequence[FileTask]) -> list[int]:
+        self.look_at(len(tasks))
+        if self._skipping is None:
+            return [SkipReason.KEEP] * len(tasks)
+        from delta_sharing_spark.predicates.file_skipping import TextStatistics
+
+        numbers = np.array([self.partition_number(task.partition_values) for task in tasks])
+        statistics = TextStatistics([task.stats for task in tasks])
+        reasons: list[int] = self._skipping.reasons_of(numbers, statistics).tolist()
+        return reasons
 
     def remaining_rows(self, batch: AddBatch) -> AddBatch:
         """The same for files in columns: no object is built for a file that is skipped."""
         self.look_at(batch.num_rows)
         if self._skipping is None:
             return batch
-        reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
+        reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch)
         for reason in _RULES:
             self.count(reason, int(np.count_nonzero(reasons == reason)))
         keep: npt.NDArray[np.bool_] = reasons == SkipReason.KEEP

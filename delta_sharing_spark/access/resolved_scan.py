@@ -64,11 +64,13 @@ class RowLimit:
     Attributes:
         own: The load's own; None for all its rows.
         enough: So many of these are enough for the query; None for all.
+        first: So many of the first of these are enough; None for all.
         is_filtered: Whether the load has a ``where``.
     """
 
     own: int | None
     enough: int | None
+    first: int | None
     is_filtered: bool
 
     @property
@@ -80,6 +82,11 @@ class RowLimit:
     def any_rows(self) -> int | None:
         """So many rows are enough, whichever they are; None where all are needed, or the load says which they are."""
         return None if self.is_filtered or self.own is not None else self.enough
+
+    @property
+    def first_listed(self) -> int | None:
+        """Listing may end with the files that hold so many rows, in the order of the listing; None where all files are needed."""
+        return self.any_rows if self.first is None or self.is_filtered or self.own is not None else self.first
 
     @property
     def rows_listed(self) -> int | None:
@@ -110,6 +117,7 @@ class ResolvedScan(NegotiatedTable):
         pushed: Filters of the one query that the load serves (``pushdown=query``); prunes, filters no row.
         is_pinned: Whether the server is asked for ``version``, that all listings of the load be of one version.
         rows_needed: So many of its rows are enough, whichever they are: listing may end with the files that hold them.
+        first_rows: So many of its first rows are enough: listing may end, and no server is asked to choose the files.
     """
 
     shape: TableShape = field(repr=False)
@@ -120,6 +128,7 @@ class ResolvedScan(NegotiatedTable):
     pushed: Expression | None = None
     is_pinned: bool = False
     rows_needed: int | None = None
+    first_rows: int | None = None
 
     @property
     def prune(self) -> Expression | None:
@@ -129,4 +138,4 @@ class ResolvedScan(NegotiatedTable):
     @property
     def row_limit(self) -> RowLimit:
         """Its limits."""
-        return RowLimit(self.options.limit, self.rows_needed, self.predicate is not None)
+        return RowLimit(self.options.limit, self.rows_needed, self.first_rows, self.predicate is not None)

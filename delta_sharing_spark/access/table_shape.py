@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from delta_sharing_spark.errors import SchemaError, TableChangedError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from delta_sharing_spark.schema.features import TYPE_CHANGES, check_type_changes
+from delta_sharing_spark.schema.features import check_type_changes
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import (
+    TYPE_CHANGES,
     Field,
     FieldsByName,
     Primitive,

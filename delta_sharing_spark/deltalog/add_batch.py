@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,18 @@ from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, rows_in_stats
 from delta_sharing_spark.schema import arrow_bridge as columns
+from delta_sharing_spark.schema.typed_json import decode_json
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.file_statistics import FileStatistics, StatisticsReader
 
 _IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 #: Physical names of partition columns to the keys of their values: ``schema.partition_values.partition_keys``.
 PartitionKeys: TypeAlias = Mapping[str, Sequence[str]]
 #: Fields of a batch that are no column.
 _NO_COLUMNS = ("root", "partition_values", "with_stats")
+#: Types of columns of statistics that need not be put as JSON has them.
+_AS_THEY_ARE = (pa.types.is_signed_integer, pa.types.is_date32, pa.types.is_boolean)
 _NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'
 
 
@@ -127,11 +133,13 @@ class AddBatch:
             rows = rows - np.where(columns.bools(marked.is_valid()), columns.integers(marked), 0)
         return np.where(columns.bools(counts.is_valid()), rows, -1)
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        """The number of each file's partition."""
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[dict[str, str | None]]]:
+        """The number of each file's partition, and partition values by such a number."""
+        of_files = self._partition_dicts()  # files of one partition share a dictionary
         numbers: dict[int, int] = {}
-        values = self._partition_dicts()  # files of one partition share a dictionary
-        return np.fromiter((numbers.setdefault(id(each), len(numbers)) for each in values), np.int64, len(values))
+        of_each = np.fromiter((numbers.setdefault(id(one), len(numbers)) for one in of_files), np.int64, len(of_files))
+        by_id = {id(one): one for one in of_files}
+        return of_each, [by_id[number] for number in numbers]
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         """The tasks of the files at some places, which grow, as ``tasks``."""
@@ -171,15 +179,32 @@ class AddBatch:
                 stats=stats[index],
             )
 
-    def stats_texts(self, places: Sequence[int] | None = None) -> Sequence[str | None]:
-        """The statistics as JSON of the files at ``places``, by default of all, made from ``stats_parsed`` where the log has only that; None without."""
+    def stats_texts(self) -> Sequence[str | None]:
+        """The statistics as JSON of each file, made from ``stats_parsed`` where the log has only that; None without."""
+        if self.stats is not None:
+            texts: list[str | None] = self.stats.to_pylist()
+            return texts
+        return [None] * self.num_rows if self.stats_parsed is None else stats_to_json(self.stats_parsed)
+
+    def of(self, reader: StatisticsReader, places: npt.NDArray[np.int64]) -> FileStatistics:
+        """See ``file_skipping.Statistics``."""
         column = self.stats if self.stats is not None else self.stats_parsed
         if column is None:
-            return [None] * (self.num_rows if places is None else len(places))
-        if places is not None:
-            column = column.take(columns.int64s(places))
-        texts: list[str | None] = column.to_pylist() if self.stats is not None else stats_to_json(column)
-        return texts
+            return reader.of_texts([None] * len(places))
+        if len(places) < self.num_rows:
+            column = column.take(columns.int64s(places.tolist()))
+        if self.stats is not None:
+            return reader.of_texts(column.to_pylist())
+
+        def values(part: str, path: Sequence[str]) -> Sequence[Any] | pa.Array:
+            found = column
+            for name in (part, *path):
+                if not pa.types.is_struct(found.type) or found.type.get_field_index(name) < 0:
+                    return [None] * len(places)
+                found = pc.struct_field(found, name)
+            return found if any(is_kind(found.type) for is_kind in _AS_THEY_ARE) else _decoded(found)
+
+        return reader.of_values(columns.bools(column.is_valid()), values)
 
     def _partition_dicts(self) -> list[dict[str, str | None]]:
         """Partition values per file; files of one partition share one dictionary."""
@@ -321,6 +346,11 @@ def stats_to_json(parsed: pa.StructArray) -> list[str | None]:
     binary values are left out, as writers of JSON do.
     """
     return [None if tree is None else dump(tree) for tree in _values(parsed)]
+
+
+def _decoded(array: pa.Array) -> list[Any]:
+    """The values of an array as the JSON of statistics has them."""
+    return [decode_json(str(value)) if isinstance(value, NumberText) else value for value in _values(array)]
 
 
 def _values(array: pa.Array) -> list[Any]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from delta_sharing_spark.frames.row_source import library
-from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
 from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.predicates.functions import compare, condition, membership, null_test
@@ -53,8 +52,12 @@ class _Inexpressible(Exception):
     """``where`` cannot express this exactly."""
 
 
-def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.LazyFrame:
-    """A lazy frame of a load, narrowed by each query; it is resolved now and read, by ``rows_of``, when collected.
+def lazy_frame(load: _L, frames_of: Callable[..., Generator[pl.DataFrame, None, None]]) -> pl.LazyFrame:
+    """A lazy frame of a load, narrowed by each query; it is resolved now, and read when collected.
+
+    Args:
+        load: The load.
+        frames_of: Reads a load; what is not ``is_filtered`` may hold rows that do not fulfil its condition.
 
     Raises:
         ConfigError: Polars is missing, or too old to have the plugin.
@@ -72,20 +75,21 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
             return frame if columns is None else frame.select(columns)
 
         # Polars counts rows before it filters. A limit of the load would take rows of other files: pages of the frame would overlap.
+        # So listing ends with the first files that hold these rows.
         rows_to_come = rows
         has_yielded = False
         none_yet = empty if columns is None else empty.select(columns)
-        reader = rows_of(_narrowed(load, columns, predicate if rows is None else None))
+        narrowed = _narrowed(load, columns, predicate if rows is None else None, rows)
+        # Polars applies its own condition, and decodes what nobody else filters.
+        frames = frames_of(narrowed, is_filtered=load.resolved().predicate is not None)
         with DaemonPool(1) as thread:
-            batches = fit_for_others(reader, str(load.table))
             while True:
-                coming = thread.submit(next, batches, None)
+                coming = thread.submit(next, frames, None)
                 while not is_done_within(coming, _STEP):
                     yield none_yet  # Polars takes Ctrl-C from everybody else, and looks for it between frames
-                batch = coming.result()
-                if batch is None:
+                frame = coming.result()
+                if frame is None:
                     break
-                frame: pl.DataFrame = polars.from_arrow(batch)
                 if rows_to_come is not None:
                     frame = frame.head(rows_to_come)
                     rows_to_come -= frame.height
@@ -100,7 +104,7 @@ def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.La
     return frame
 
 
-def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) -> _L:
+def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> _L:
     """The load that reads what the query needs, and perhaps more rows, of the table that the frame was made of."""
     narrowed, condition = load, None
     if columns is not None:
@@ -108,7 +112,9 @@ def _narrowed(load: _L, columns: list[str] | None, predicate: pl.Expr | None) ->
         narrowed = narrowed.narrowed_to(names)
     if predicate is not None and not load.limited:
         condition = condition_of(predicate, load.resolved().columns)
-    return load if narrowed is load and condition is None else narrowed.narrows(load, condition)
+    if narrowed is load and condition is None and rows is None:
+        return load
+    return narrowed.narrows(load, condition, rows)
 
 
 def condition_of(predicate: pl.Expr, schema: Struct) -> Expression | None:

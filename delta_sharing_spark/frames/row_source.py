@@ -118,14 +118,23 @@ class RowSource(ABC):
             ConversionError: A string is not UTF-8.
         """
         polars = library("polars", "to_polars()")
-        from delta_sharing_spark.frames.unfit_values import refuse_bad_text
+        import pyarrow as pa
+        import pyarrow.types as pt
 
-        rows = self.to_arrow()
-        for batch in rows.to_batches():
-            refuse_bad_text(batch, str(self._table_name()))
+        # Polars does not join frames of lists of extension types, and reads nested columns from pyarrow's anyhow.
+        if any(pt.is_nested(field.type) or field.metadata for field in self.arrow_schema()):
+            from delta_sharing_spark.frames.unfit_values import fit_for_others
+
+            with self.to_record_batch_reader() as reader:
+                rows = pa.Table.from_batches(fit_for_others(reader, str(self._table_name())), reader.schema)
+            frames = [polars.from_arrow(rows, rechunk=False)]
+            chunks = max((column.num_chunks for column in rows.columns), default=0)
+        else:
+            with closing(self._frames()) as read:
+                frames = list(read) or [polars.from_arrow(self.arrow_schema().empty_table())]
+            chunks = len(frames)
         # One chunk of each column would be a second copy; Polars' own reader leaves one for each row group as well.
-        chunks = max((column.num_chunks for column in rows.columns), default=0)
-        frame: pl.DataFrame = polars.from_arrow(rows, rechunk=rows.num_rows < _FEW_ROWS * chunks)
+        frame: pl.DataFrame = polars.concat(frames, rechunk=sum(map(len, frames)) < _FEW_ROWS * chunks)
         return frame
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None, name: str | None = None) -> DuckDBPyRelation:
@@ -169,6 +178,14 @@ class RowSource(ABC):
     @abstractmethod
     def _sized_batches(self) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None], int | None]:
         """The columns, the rows as they arrive, and how many of them the table's metadata promises; None if it does not tell."""
+
+    def _frames(self) -> Generator[pl.DataFrame, None, None]:
+        """The rows as they arrive, as Polars' frames; raises as ``to_polars``."""
+        from delta_sharing_spark.frames.polars_decoder import frame_of
+
+        with self.to_record_batch_reader() as reader:
+            for batch in reader:
+                yield frame_of(batch, str(self._table_name()))
 
     @abstractmethod
     def _table_name(self) -> TableName:

@@ -28,6 +28,7 @@ from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leav
 from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.parquet.decoding import OLDEST, Release
 from delta_sharing_spark.parquet.layout import lay_out_rows
+from delta_sharing_spark.scan.file_constants import constants_of
 from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,
@@ -38,7 +39,7 @@ from delta_sharing_spark.scan.plan import (
     FileTask,
     Split,
 )
-from delta_sharing_spark.scan.split_reader import constants_of, read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import DataType, Primitive, Struct, inner_fields, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 

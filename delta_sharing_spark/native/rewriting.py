@@ -19,7 +19,7 @@ from delta_sharing_spark.parquet.walker import RowGroup
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.schema.types import Struct, without_mapping
+from delta_sharing_spark.schema.types import Struct, logical_schema
 from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource, Range
 
@@ -123,7 +123,7 @@ def rewrite_columns(file: FetchedFile, unread: Iterable[Unread], spec: ReadSpec,
 def _fetched(out: IO[bytes], file: tuple[FileTask, FileAccess], spec: ReadSpec, may_move: bool) -> FetchedFile:
     source = LocalSource(out, file[0].id)
     footer = read_footer(source, spec.table)
-    footers = FooterReader(without_mapping(spec.schema), "none")
+    footers = FooterReader(logical_schema(spec.schema), "none")
     return FetchedFile(*file, footers.read(footer, source.size, may_move=may_move), source, source.size)
 
 

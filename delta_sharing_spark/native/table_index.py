@@ -144,7 +144,7 @@ class TableIndex:
             report.files,
             report.bytes,
             len(native.files),
-            self._total_files(report, question[1]),
+            self._total_files(report),
             time.monotonic() - began,
             listing is not None or report.is_repeated,
         )
@@ -218,7 +218,7 @@ class TableIndex:
             else:
                 self._keeper.keep(self, counted)
                 return counted
-        if rows is None and planned.report.files == self._total_files(planned.report, None):
+        if rows is None and planned.report.files == self._total_files(planned.report):
             # The condition leaves out nothing: queries share what is read of the files.
             self._questions[question] = self._numbered((None, None))
             question = None, None
@@ -254,13 +254,13 @@ class TableIndex:
                 self._questions.popitem(last=False)
         return self._questions[question]
 
-    def _total_files(self, report: PlanReport, rows: int | None) -> int | None:
-        """The number of the version's files, where it is known; a listing for some rows ends early."""
+    def _total_files(self, report: PlanReport) -> int | None:
+        """The number of the version's files, where it is known."""
         head = self.load.head
         if self._total is not None:
             return self._total[0]
-        if report.mode == "dir" and rows is None:
-            return report.listed
+        if report.total_files is not None:
+            return report.total_files
         is_current = head.version in (None, self.load.version) and not self.load.options.read_change_feed
         return head.metadata.num_files if is_current else None
 

@@ -76,7 +76,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = _option(values.names)
     where: str | None = _option(values.expression)
     limit: int | None = _option(values.count, scope="batch")
-    pushdown: str = _option(values.choice("off", "query"), "off", scope="batch")
+    pushdown: str = _option(values.Choice(("off", "query")), "off", scope="batch")
     response_format: str | None = _option(values.response_format)
 
     version_as_of: int | None = _option(values.count, scope="batch")
@@ -90,7 +90,7 @@ class ReadOptions:
     starting_timestamp: datetime | None = _option(values.first_moment)
     ending_version: int | None = _option(values.count, scope="batch")
     ending_timestamp: datetime | None = _option(values.timestamp, scope="batch")
-    commit_timestamp_type: str = _option(values.choice("timestamp", "long"), "timestamp")
+    commit_timestamp_type: str = _option(values.Choice(("timestamp", "long")), "timestamp")
 
     max_files_per_trigger: int | None = _option(values.positive, scope="stream")
     max_bytes_per_trigger: int | None = _option(values.size, scope="stream")
@@ -101,7 +101,7 @@ class ReadOptions:
     allow_added_columns: bool = _option(values.boolean, False, scope="stream")
     poll_interval: float = _option(values.duration, 30.0, scope="stream")
 
-    access_mode: str = _option(values.choice("auto", "url", "dir", "iceberg"), "auto")
+    access_mode: str = _option(values.Choice(("auto", "url", "dir", "iceberg")), "auto")
     carry_profile: bool | Literal["token"] = _option(values.carried, True)
     storage_region: str | None = _option(values.text)
     storage_endpoint: str | None = _option(values.web_address)
@@ -110,7 +110,7 @@ class ReadOptions:
     max_split_bytes: int = _option(values.size, 128 << 20)
     memory_budget: int = _option(values.size, 128 << 20)
     max_files_per_request: int | None = _option(values.positive)
-    server_hints: str = _option(values.choice("json", "sql", "both"), "json")
+    server_hints: str = _option(values.Choice(("json", "sql", "both")), "json")
     count_by_statistics: bool = _option(values.boolean, True)
     async_query: bool = _option(values.boolean, False)
 
@@ -146,7 +146,7 @@ class ReadOptions:
     identity_endpoint: str | None = _option(values.web_address, group=IDENTITY)
     bearer_token_file: str | None = _option(values.text, group=IDENTITY)
     bearer_token_command: str | None = _option(values.text, group=IDENTITY, sensitive=True)
-    identity: str | None = _option(values.choice("azure", "google", "environment"), group=IDENTITY)
+    identity: str | None = _option(values.Choice(("azure", "google", "environment")), group=IDENTITY)
     identity_audience: str | None = _option(values.text, group=IDENTITY)
     identity_client_id: str | None = _option(values.text, group=IDENTITY)
     identity_variable: str | None = _option(values.text, group=IDENTITY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any
@@ -81,27 +82,27 @@ def expression(name: str, value: str, zone: tzinfo) -> str:
     return value
 
 
-def choice(*choices: str, must: str | None = None) -> Parser:
+@dataclass(frozen=True, slots=True)
+class Choice:
     """A parser of one of some words; ``must`` is what an error says instead of listing them."""
 
-    def parse(name: str, value: str, zone: tzinfo) -> str:
+    words: tuple[str, ...]
+    must: str | None = None
+
+    def __call__(self, name: str, value: str, zone: tzinfo) -> str:
         lowered = value.strip().lower()
-        if lowered not in choices:
-            close = nearest(lowered, choices)
+        if lowered not in self.words:
+            close = nearest(lowered, self.words)
             hint = f"; did you mean '{close}'?" if close else ""
-            raise invalid(name, value, must or f"must be one of: {', '.join(choices)}{hint}")
+            raise invalid(name, value, self.must or f"must be one of: {', '.join(self.words)}{hint}")
         return lowered
 
-    return parse
 
-
-response_format = choice(
-    "parquet",
-    "delta",
-    must="The user input must be one of:{parquet, delta}. Leave it out to let the server choose.",
+response_format = Choice(
+    ("parquet", "delta"), "The user input must be one of:{parquet, delta}. Leave it out to let the server choose."
 )
-_boolean = choice("true", "false", must="must be 'true' or 'false'")
-_carried = choice("true", "false", "token", must="must be 'true', 'false' or 'token'")
+_boolean = Choice(("true", "false"), "must be 'true' or 'false'")
+_carried = Choice(("true", "false", "token"), "must be 'true', 'false' or 'token'")
 
 
 def boolean(name: str, value: str, zone: tzinfo) -> bool:
@@ -109,7 +110,7 @@ def boolean(name: str, value: str, zone: tzinfo) -> bool:
 
 
 def carried(name: str, value: str, zone: tzinfo) -> bool | str:
-    chosen: str = _carried(name, value, zone)
+    chosen = _carried(name, value, zone)
     return chosen if chosen == "token" else chosen == "true"
 
 

@@ -1,124 +1,226 @@
-"""Reads the JSON of files' statistics (Delta protocol, "Per-file Statistics"): of one file as a record, of many files in Arrow columns."""
+"""Reads what a predicate looks at of many files' statistics (Delta protocol, "Per-file Statistics"), into arrays."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import date
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import msgspec
-import pyarrow as pa
+import numpy as np
 
-from delta_sharing_spark.schema.arrow_bridge import int64s
-from delta_sharing_spark.schema.typed_json import statistics_object
+from delta_sharing_spark.predicates.key_columns import (
+    Bools,
+    Integers,
+    KeyColumn,
+    Values,
+    is_there,
+    keys_of,
+    no_keys,
+    whole_numbers,
+)
+from delta_sharing_spark.predicates.scalar_types import BOOLEAN, FLOATS, domain
+from delta_sharing_spark.predicates.three_valued import ALL_NULL, ColumnBounds, is_scalar
+from delta_sharing_spark.schema.typed_json import statistics_lines, statistics_object, statistics_objects
+from delta_sharing_spark.schema.types import DataType
 
-LOW, HIGH = "minValues", "maxValues"
-EPOCH_DAYS = date(1970, 1, 1).toordinal()
+ROWS, NULLS, LOW, HIGH = "numRecords", "nullCount", "minValues", "maxValues"
 #: What msgspec renames no field to.
 _NOT_RENAMED = re.compile(r'["\\\x00-\x1f]')
+#: Physical names of a column or nested field, its type, and whether its bounds are read.
+StatisticsColumn: TypeAlias = tuple[tuple[str, ...], DataType, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """What the statistics of some files tell of a column, by file.
+
+    Attributes:
+        kind: The column's type, if its bounds are read.
+        has_nulls: Whether a NULL may be in it.
+        is_all_null: Whether it holds nothing else.
+        is_odd: Whether the bounds contradict each other, so that they tell nothing.
+        low, high: The bounds; of floats ``high`` is that of all values but NaN.
+    """
+
+    kind: DataType | None
+    has_nulls: Bools
+    is_all_null: Bools
+    is_odd: Bools
+    low: KeyColumn
+    high: KeyColumn
+
+    def bounds_at(self, place: int) -> ColumnBounds:
+        """The bounds in a file."""
+        if self.is_all_null[place]:
+            return ALL_NULL
+        has_nulls = bool(self.has_nulls[place])
+        if self.is_odd[place]:
+            return ColumnBounds(has_nulls)
+        high = self.high.at(place)
+        greatest = domain(self.kind)[1] if self.kind in FLOATS and self.kind is not None else high
+        return ColumnBounds(has_nulls, True, self.low.at(place), greatest, high)
+
+    def classes(self, splits: Sequence[Any], *, by_value: bool) -> list[tuple[Integers, int]]:
+        """Numbers of each file, and how many there may be: where they are equal, bounds lie alike among some keys in order.
+
+        Args:
+            by_value: Whether bounds that are the same value are told from others between the same keys.
+        """
+        states = np.where(self.is_all_null, 4, 2 * self.is_odd + self.has_nulls)
+        if self.kind is None:
+            return [(states, 5)]
+        most = 2 * len(splits) + 2
+        low, high = (bound.ranks(splits) for bound in (self.low, self.high))
+        parts = [(states, 5), (low, most), (high, most)]
+        if by_value:
+            alike = (low == high) & (low > 0) & ~self.low.above(self.high) & ~self.high.above(self.low)
+            values = self.low.numbers(alike)
+            parts.append((values, int(values.max(initial=0)) + 1))
+        return parts
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes that it takes."""
+        return int(3 * len(self.has_nulls) + self.low.keys.nbytes + self.high.keys.nbytes)
+
+    def take(self, places: Integers) -> ColumnStatistics:
+        """The same of the files at some places."""
+        return ColumnStatistics(
+            self.kind,
+            self.has_nulls[places],
+            self.is_all_null[places],
+            self.is_odd[places],
+            self.low.take(places),
+            self.high.take(places),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """The statistics of some files: which files have any, and what they tell of columns."""
+
+    is_there: Bools
+    columns: Sequence[ColumnStatistics]
+
+
+def column_statistics(
+    kind: DataType, rows: Callable[[], Values], nulls: Values, lows: Values, highs: Values, *, is_read: bool
+) -> ColumnStatistics:
+    """What statistics tell of a column; where they contradict themselves, they tell nothing.
+
+    Args:
+        kind: The column's type. Of arrays, maps and structs some writers count what is NULL within.
+        rows: Gives the numbers of rows.
+        nulls: The numbers of NULLs.
+        is_read: Whether the bounds are read; if they are not, they still tell that there is a value.
+    """
+    is_bounded = is_there(lows) | is_there(highs)
+    of_nulls, is_counted = _counts(nulls)
+    is_all_null = np.zeros_like(is_bounded)
+    if is_scalar(kind) and not is_bounded.all():
+        of_rows, has_rows = _counts(rows())
+        is_all_null = ~is_bounded & has_rows & is_counted & (of_rows > 0) & (of_rows == of_nulls)
+    has_nulls = ~is_counted | (of_nulls != 0)
+    if is_read and kind != BOOLEAN:
+        has_nulls |= (
+            ~is_bounded
+        )  # delta-rs writes 0 for a file that it takes over, and whose footer tells neither bounds nor a count
+    if not is_read:
+        nothing = no_keys(len(has_nulls))
+        return ColumnStatistics(None, has_nulls, is_all_null, np.zeros_like(has_nulls), nothing, nothing)
+    low, high = keys_of(lows, kind, is_upper=False), keys_of(highs, kind, is_upper=True)
+    return ColumnStatistics(kind, has_nulls, is_all_null, low.above(high), low, high)
+
+
+def _counts(values: Values) -> tuple[Integers, Bools]:
+    """Numbers, and of which files the statistics tell them; those that are none, or beyond 64 bits, count as missing."""
+    with suppress(OverflowError):
+        if (numbers := whole_numbers(values)) is not None:
+            return numbers
+    listed = [value if type(value) is int and abs(value) < 1 << 63 else None for value in values]
+    return whole_numbers(listed) or _counts([])
 
 
 class StatisticsReader:
-    """Reads the number of rows, and the bounds and counts of NULL of some top-level columns.
-
-    A record has the attributes ``rows``, ``nulls``, ``low`` and ``high``, each None where the statistics have none. The latter three
-    have the attributes that ``attributes`` names.
-
-    Args:
-        names: Physical names of the columns.
-        ranged: Columns of integers (False) or dates (True) among them, whose bounds ``bounds`` gives in columns.
+    """Reads what statistics tell of some columns.
 
     Attributes:
-        attributes: The attribute of each column, by its name.
-        ranged: As given.
+        columns: The columns.
     """
 
-    def __init__(self, names: Collection[str], ranged: Mapping[str, bool]) -> None:
-        self.attributes = {name: f"column_{number}" for number, name in enumerate(sorted(names))}
-        self.ranged = tuple(sorted(ranged.items()))
+    def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
+        self.columns = tuple(columns)
+        self._narrowed: dict[tuple[StatisticsColumn, ...], StatisticsReader] = {}
+        names = sorted({path[0] for path, _, _ in columns})
+        self._attributes = {name: f"column_{number}" for number, name in enumerate(names)}
         is_decoded = not any(map(_NOT_RENAMED.search, names))
-        fields = [(attribute, Any, None) for attribute in self.attributes.values()]
-        renamed = {attribute: name for name, attribute in self.attributes.items()} if is_decoded else None
-        self._bounds: Any = msgspec.defstruct("Bounds", fields, rename=renamed, gc=False)
-        bounds_or_none = self._bounds | None
-        self._record: Any = msgspec.defstruct(
-            "Statistics",
-            [
-                ("rows", Any, None),
-                ("nulls", bounds_or_none, None),
-                ("low", bounds_or_none, None),
-                ("high", bounds_or_none, None),
-            ],
-            rename={"rows": "numRecords", "nulls": "nullCount", "low": LOW, "high": HIGH},
-            gc=False,
-        )
+        fields = [(attribute, Any, None) for attribute in self._attributes.values()]
+        renamed = {attribute: name for name, attribute in self._attributes.items()} if is_decoded else None
+        self._of_columns: Any = msgspec.defstruct("OfColumns", fields, rename=renamed, gc=False)
+        sides = [
+            (part, self._of_columns, msgspec.field(default_factory=self._of_columns)) for part in (NULLS, LOW, HIGH)
+        ]
+        self._record: Any = msgspec.defstruct("Statistics", [(ROWS, Any, None), *sides], gc=False)
         self._decode = msgspec.json.Decoder(self._record if is_decoded else Any).decode
         self._decode_lines = msgspec.json.Decoder(self._record | None).decode_lines if is_decoded else None
 
-    def read(self, text: str) -> Any:
-        """The record of a file's statistics; None where they cannot be read, which leaves nothing out."""
+    def narrowed_to(self, columns: tuple[StatisticsColumn, ...]) -> StatisticsReader:
+        """The reader of some of the columns."""
+        if columns == self.columns:
+            return self
+        reader = self._narrowed.get(columns)
+        if reader is None:
+            reader = self._narrowed[columns] = StatisticsReader(columns)
+        return reader
+
+    def of_texts(self, texts: Sequence[str | None]) -> FileStatistics:
+        """The statistics in JSON; a file's that are missing or cannot be read tell nothing."""
+        return self.of_lines(statistics_lines(texts), len(texts))
+
+    def of_lines(self, lines: str, count: int) -> FileStatistics:
+        """The same of ``count`` files' ``statistics_lines``."""
+        records = statistics_objects(lines, count, self._decode_lines, self._read)
+        present = is_there(records)
+        if not present.all():
+            missing = self._record()
+            records = [missing if record is None else record for record in records]
+
+        def values(part: str, path: Sequence[str]) -> Values:
+            if not path:
+                return list(map(attrgetter(part), records))
+            found = list(map(attrgetter(f"{part}.{self._attributes[path[0]]}"), records))
+            for name in path[1:]:
+                found = [value.get(name) if isinstance(value, dict) else None for value in found]
+            return found
+
+        return self.of_values(present, values)
+
+    def of_values(self, is_present: Bools, values: Callable[[str, Sequence[str]], Values]) -> FileStatistics:
+        """The statistics of files, of which ``values`` gives a part of a column; of ``ROWS``, which is of none, the path is empty."""
+        if not len(is_present):
+            return FileStatistics(
+                is_present, [column_statistics(k, list, [], [], [], is_read=r) for _, k, r in self.columns]
+            )
+        rows = cache(partial(values, ROWS, ()))
+        columns = [
+            column_statistics(kind, rows, *(values(part, path) for part in (NULLS, LOW, HIGH)), is_read=is_read)
+            for path, kind, is_read in self.columns
+        ]
+        return FileStatistics(is_present, columns)
+
+    def _read(self, text: str) -> Any:
         # Writers may put NaN, halves of surrogate pairs, or a field of another form beside the ones that are looked at.
         tree = statistics_object(text, self._decode)
         if not isinstance(tree, dict):
             return tree
-        parts = (tree.get(name) for name in ("nullCount", LOW, HIGH))
-        sides = (self._bounds(*map(part.get, self.attributes)) if isinstance(part, dict) else None for part in parts)
-        return self._record(tree.get("numRecords"), *sides)
-
-    def bounds(self, texts: Sequence[str | None]) -> pa.StructArray:
-        """The bounds of ``ranged`` of many files, as a checkpoint has them in columns; one of another form is null."""
-        records = self._records(texts)
-        sides = {
-            LOW: [record.low or _NOTHING for record in records],
-            HIGH: [record.high or _NOTHING for record in records],
-        }
-        columns = [
-            pa.StructArray.from_arrays(
-                [self._column(bounds, *named) for named in self.ranged], [n for n, _ in self.ranged]
-            )
-            for bounds in sides.values()
-        ]
-        return pa.StructArray.from_arrays(columns, list(sides))
-
-    def _records(self, texts: Sequence[str | None]) -> list[Any]:
-        """The record of each file; an empty one where its statistics are missing or cannot be read."""
-        together = "\n".join([text or "null" for text in texts])
-        records: list[Any] | None = None
-        # A text of several lines could be taken for the statistics of several files.
-        if self._decode_lines is not None and together.count("\n") == len(texts) - 1:
-            with suppress(ValueError, RecursionError):
-                records = self._decode_lines(together)
-        if records is None or len(records) != len(texts):
-            records = [self.read(text) if text else None for text in texts]
-        nothing = self._record()
-        return [nothing if record is None else record for record in records]
-
-    def _column(self, bounds: list[Any], name: str, is_date: bool) -> pa.Array:
-        attribute = self.attributes[name]
-        values = [getattr(of_file, attribute, None) for of_file in bounds]
-        if is_date:
-            days = {text: days_of(text) for text in {value for value in values if isinstance(value, str)}}
-            return (
-                int64s([days.get(value) if isinstance(value, str) else None for value in values])
-                .cast(pa.int32())
-                .view(pa.date32())
-            )
-        if not {int, type(None)}.issuperset(map(type, values)):
-            values = [value if type(value) is int else None for value in values]
-        try:
-            return int64s(values)
-        except OverflowError:
-            return int64s([value if value is not None and -(1 << 63) <= value < 1 << 63 else None for value in values])
-
-
-_NOTHING = object()
-
-
-def days_of(text: str) -> int | None:
-    """Days since 1970 of a date; None where it is of another form."""
-    try:
-        return date.fromisoformat(text).toordinal() - EPOCH_DAYS
-    except ValueError:
-        return None
+        nothing = self._of_columns()
+        parts = (tree.get(name) for name in (NULLS, LOW, HIGH))
+        sides = (
+            self._of_columns(*map(part.get, self._attributes)) if isinstance(part, dict) else nothing for part in parts
+        )
+        return self._record(tree.get(ROWS), *sides)

@@ -68,9 +68,7 @@ def json_hints(expression: tree.Expression, schema: Struct, partition_columns: C
         expression: A bound tree from ``parse_where``.
         schema: The table's schema, by logical names.
     """
-    once_float = frozenset(
-        f.name.lower() for f in schema.fields if f.type == DOUBLE and "delta.typeChanges" in f.metadata
-    )
+    once_float = frozenset(f.name.lower() for f in schema.fields if f.type == DOUBLE and f.was_another_type)
     columns = {name.lower() for name in schema.names}
     partitions = frozenset(name.lower() for name in partition_columns) & columns
     node = HintBuilder(partitions, once_float).build(expression, False, 1)

@@ -62,14 +62,14 @@ def bounds_of_statistics(
         low, high, high_number: The keys that are read.
     """
     has_nulls = type(nulls) is not int or nulls != 0
-    if _is_scalar(kind) and not is_bounded and type(rows) is type(nulls) is int and 0 < rows == nulls:
+    if is_scalar(kind) and not is_bounded and type(rows) is type(nulls) is int and 0 < rows == nulls:
         return ALL_NULL
     if low is not None and high_number is not None and low > high_number:
         return ColumnBounds(has_nulls)
     return ColumnBounds(has_nulls, True, low, high, high_number)
 
 
-def _is_scalar(kind: DataType) -> bool:
+def is_scalar(kind: DataType) -> bool:
     return kind in SCALARS or isinstance(kind, Decimal)
 
 
@@ -209,6 +209,30 @@ def _like(slot: int, pattern: str) -> PossibleValues:
     return like
 
 
+def split_keys(expression: tree.Expression) -> dict[tuple[str, ...], tuple[list[Any], bool]] | None:
+    """Keys of each column in order: two files alike whose bounds lie alike among these. None where columns are compared with each other.
+
+    With them stands whether bounds that are one value also have to be of the same value to be alike.
+    """
+    keys: dict[tuple[str, ...], set[Any]] = {}
+    by_value: set[tuple[str, ...]] = set()
+    for part in tree.leaves(expression):
+        match part:
+            case tree.CompareColumns():
+                return None
+            case tree.Compare(_, column, literal):
+                keys.setdefault(column.path, set()).add(key(literal.value, literal.type))
+            case tree.In(column, literals):
+                keys.setdefault(column.path, set()).update(key(v.value, v.type) for v in literals)
+            case tree.Like(column, pattern):
+                prefix = like_prefix(pattern)[0].encode()
+                keys.setdefault(column.path, set()).update((prefix, prefix + b"\xff"))
+                by_value.add(column.path)
+    return {
+        column.path: (sorted(keys.get(column.path, ())), column.path in by_value) for column in tree.columns(expression)
+    }
+
+
 def may_exclude(
     expression: tree.Expression, has_bounds_of: Callable[[tree.Column], bool], is_negated: bool = False
 ) -> bool:
@@ -222,7 +246,7 @@ def may_exclude(
         case tree.IsTrue(operand):
             return may_exclude(operand, has_bounds_of, is_negated)
         case tree.IsNull(operand):
-            if not isinstance(operand, tree.Column) or (is_negated and not _is_scalar(operand.type)):
+            if not isinstance(operand, tree.Column) or (is_negated and not is_scalar(operand.type)):
                 return False
             return has_bounds_of(tree.Column(operand.path, Primitive("long")))
         case tree.Like(column, pattern):

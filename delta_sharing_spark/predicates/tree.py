@@ -191,19 +191,22 @@ def operands(node: Expression) -> tuple[Expression, ...]:
     return ()
 
 
+def leaves(expression: Expression) -> Iterator[Expression]:
+    """The conditions of the tree that have none within, with repetitions."""
+    if not (inner := operands(expression)):
+        yield expression
+    for operand in inner:
+        yield from leaves(operand)
+
+
 def columns(expression: Expression) -> Iterator[Column]:
     """Every column of the tree, with repetitions."""
-    match expression:
-        case Compare(_, column, _) | In(column, _) | Like(column, _):
-            yield column
-        case CompareColumns(_, left, right):
-            yield left
-            yield right
-        case IsNull(Column() as column):
-            yield column
-        case _:
-            for inner in operands(expression):
-                yield from columns(inner)
+    for leaf in leaves(expression):
+        match leaf:
+            case Compare(_, column, _) | In(column, _) | Like(column, _) | IsNull(Column() as column):
+                yield column
+            case CompareColumns(_, left, right):
+                yield from (left, right)
 
 
 def referenced_columns(expression: Expression) -> set[tuple[str, ...]]:

@@ -129,30 +129,42 @@ class BufferedRanges:
 
     def read(self, start: int, length: int) -> memoryview:
         """Bytes of the planned ranges without a request of their own; others are read directly."""
-        pieces, starts = self._plan
-        first = bisect.bisect_right(starts, start) - 1
-        end = start + length
-        if first >= 0 and end <= pieces[first].end:
-            position = start - pieces[first].start
-            return self._data(pieces[first])[position : position + length]
-        if (first < 0 or start >= pieces[first].end) and (first + 1 == len(pieces) or end <= starts[first + 1]):
-            return self._read(start, length)
+        views = self.views(start, length)
+        if len(views) == 1:
+            return views[0]
         joined = np.empty(length, dtype=np.uint8).data
-        position = start
-        for piece in pieces[max(0, first) :]:
-            if piece.end <= position:
-                continue
+        position = 0
+        for view in views:
+            joined[position : position + len(view)] = view
+            position += len(view)
+        return joined
+
+    def views(self, start: int, length: int) -> list[memoryview]:
+        """What ``read`` reads, in as many parts as it was fetched."""
+        pieces, starts = self._plan
+        views, position, end = list[memoryview](), start, start + length
+        for place in range(max(0, bisect.bisect_right(starts, start) - 1), len(pieces)):
+            piece = pieces[place]
             if piece.start >= end:
                 break
+            if piece.end <= position:
+                continue
             if piece.start > position:
-                joined[position - start : piece.start - start] = self._read(position, piece.start - position)
+                views.append(self._read(position, piece.start - position))
                 position = piece.start
             stop = min(end, piece.end)
-            joined[position - start : stop - start] = self._data(piece)[position - piece.start : stop - piece.start]
+            views.append(self._data(piece)[position - piece.start : stop - piece.start])
             position = stop
         if position < end:
-            joined[position - start :] = self._read(position, end - position)
-        return joined
+            views.append(self._read(position, end - position))
+        return views
+
+    def hold(self, ranges: Sequence[Range], views: Sequence[memoryview]) -> None:
+        """Hold the bytes of some ranges, in order, that were read from here and are held anyhow, in the place of all others."""
+        futures: dict[int, Future[memoryview]] = {part.start: Future() for part in ranges}
+        for future, view in zip(futures.values(), views, strict=True):
+            future.set_result(view)
+        self._futures, self._plan = futures, (list(ranges), [part.start for part in ranges])
 
     def close(self) -> None:
         for future in list(self._futures.values()):

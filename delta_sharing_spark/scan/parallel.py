@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, st
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.row_group_reader import decoding_pool, size_of
 from delta_sharing_spark.scan.split_reader import RunningReaders, is_waiting, read_split
+
+if TYPE_CHECKING:
+    import polars as pl
 
 #: Bytes of a split's batches that are held for the consumer; the batch that exceeds them is held as well.
 _READY_BYTES = 16 << 20
@@ -58,7 +61,9 @@ class _ConsumerGone(Exception):
 
 
 #: A batch, the error that ended the split, or None for its end.
-_Item: TypeAlias = "pa.RecordBatch | BaseException | None"
+_Item: TypeAlias = "pa.RecordBatch | pl.DataFrame | BaseException | None"
+#: Reads a split.
+Reads: TypeAlias = "Callable[[Split], Generator[Any, None, None]]"
 
 
 class _ReadyBatches:
@@ -74,7 +79,7 @@ class _ReadyBatches:
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def put(self, batch: pa.RecordBatch, is_over: Callable[[], bool]) -> None:
+    def put(self, batch: pa.RecordBatch | pl.DataFrame, is_over: Callable[[], bool]) -> None:
         """Add a batch, once there is room for it.
 
         Raises:
@@ -100,7 +105,7 @@ class _ReadyBatches:
             queue.Empty: There was none for ``timeout`` seconds.
         """
         item = self._items.get(timeout=timeout)
-        if isinstance(item, pa.RecordBatch):
+        if item is not None and not isinstance(item, BaseException):
             self._taken += size_of(item)
             self._room.put(None)
         return item
@@ -128,6 +133,7 @@ class _Worker(threading.Thread):
     def __init__(
         self,
         split: Split,
+        read: Reads,
         stop: threading.Event,
         readers: RunningReaders,
         ready_bytes: int,
@@ -137,7 +143,7 @@ class _Worker(threading.Thread):
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
         if parts > 1:
             split = replace(split, spec=replace(split.spec, fetch_ahead=split.spec.fetch_ahead // parts))
-        self._split, self._readers, self._process = split, readers, os.getpid()
+        self._split, self._read_split, self._readers, self._process = split, read, readers, os.getpid()
         self._stop_reading = stop
         self._begin_others = begin_others
         self._has_ended = False
@@ -164,7 +170,7 @@ class _Worker(threading.Thread):
                 pool.release_unused()
 
     def _read(self) -> None:
-        batches = read_split(self._split)
+        batches = self._read_split(self._split)
         try:
             for batch in batches:
                 self.ready.put(batch, self._stop_reading.is_set)
@@ -176,9 +182,9 @@ class _Worker(threading.Thread):
         finally:
             batches.close()
 
-    def rows(self) -> Generator[pa.RecordBatch, None, None]:
+    def rows(self) -> Generator[Any, None, None]:
         """The rows of the split, read by the consumer."""
-        return read_split(self._split)
+        return self._read_split(self._split)
 
     def take(self, check_cancelled: Callable[[], None] | None) -> _Item:
         """Wait for the next item, and call ``check_cancelled`` meanwhile.
@@ -210,7 +216,8 @@ def read_splits(
     progress: Callable[[int], None] | None = None,
     check_cancelled: Callable[[], None] | None = None,
     ready_bytes: int = _READY_BYTES,
-) -> Generator[pa.RecordBatch, None, None]:
+    read: Reads | None = None,
+) -> Generator[Any, None, None]:
     """The rows of ``splits``, split by split, of which up to ``workers`` are read at the same time.
 
     Args:
@@ -219,6 +226,7 @@ def read_splits(
         progress: Called with the index of each split that is done.
         check_cancelled: Called twice a second while the consumer waits; what it raises ends the reads.
         ready_bytes: Bytes of a split's batches that are read ahead of the consumer; one batch more is held.
+        read: Reads a split; None for ``read_split``.
 
     Raises:
         As ``read_split``, for the first split that fails.
@@ -246,7 +254,11 @@ def read_splits(
             parts = _WAITING if workers > 1 and is_waiting(waiting[0]) else 1
             if room < 1 / parts:
                 return
-            running.append(worker := _Worker(waiting.popleft(), stop, readers, ready_bytes, begin_others, parts))
+            running.append(
+                worker := _Worker(
+                    waiting.popleft(), read or read_split, stop, readers, ready_bytes, begin_others, parts
+                )
+            )
             waiting.extend(itertools.islice(coming, 1))
             worker.begin()
 

@@ -9,12 +9,12 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 
-from delta_sharing_spark.schema.typed_json import statistics_object
+from delta_sharing_spark.schema.typed_json import statistics_lines, statistics_object, statistics_objects
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -39,19 +39,29 @@ _FRAME_BYTES = 8
 _VERSION_BYTE = 1
 
 
-class _Rows(TypedDict, total=False):
-    numRecords: Any
+class _Statistics(msgspec.Struct, gc=False):
+    numRecords: Any = None
 
 
-_decode_rows = msgspec.json.Decoder(_Rows).decode
+_decode_rows = msgspec.json.Decoder(_Statistics).decode
+_decode_rows_of_lines = msgspec.json.Decoder(_Statistics | None).decode_lines
 
 
 def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
-    if not stats:
-        return None
-    rows = (statistics_object(stats, _decode_rows) or {}).get("numRecords")
-    return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
+    return rows_in_lines(statistics_lines([stats]), 1)[0] if stats else None
+
+
+def rows_in_lines(lines: str, count: int) -> list[int | None]:
+    """``numRecords`` of ``count`` files' ``statistics_lines``; None where a file's are missing, broken or cannot be."""
+
+    def read(text: str) -> Any:
+        tree = statistics_object(text, _decode_rows)
+        return _Statistics(tree.get("numRecords")) if isinstance(tree, dict) else tree
+
+    records = statistics_objects(lines, count, _decode_rows_of_lines, read)
+    rows = [None if record is None else record.numRecords for record in records]
+    return [number if type(number) is int and 0 <= number <= MAX_FILE_ROWS else None for number in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +29,8 @@ from delta_sharing_spark.schema.types import INITIAL_DEFAULT, fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
     from delta_sharing_spark.predicates.tree import Expression
 
@@ -92,12 +94,17 @@ class RowGroup:
             self.fetched.close()
             self.fetched = None
 
-    def read(self, wanted: Range) -> bytes:
-        """Some bytes of the file."""
+    def views(self, wanted: Range) -> list[memoryview]:
+        """Some bytes of the file, in as many parts as they were fetched."""
         if self.footer.file_bytes is not None:
-            return bytes(self.footer.file_bytes[wanted.start : wanted.end])
+            return [self.footer.file_bytes[wanted.start : wanted.end]]
         assert self.fetched is not None
-        return bytes(self.fetched.read(wanted.start, wanted.length))
+        return self.fetched.views(wanted.start, wanted.length)
+
+    def hold(self, ranges: Sequence[Range], views: Sequence[memoryview]) -> None:
+        """Have ranges read from bytes that are held anyhow, in the place of all that was fetched."""
+        if self.footer.file_bytes is None and self.fetched is not None:
+            self.fetched.hold(ranges, views)
 
     def open(self) -> pa.NativeFile | RangeFile:
         """The file, as far as it was fetched."""
@@ -220,8 +227,10 @@ def decoding_pool() -> pa.MemoryPool:
     return pa.system_memory_pool()
 
 
-def size_of(batch: pa.RecordBatch) -> int:
+def size_of(batch: pa.RecordBatch | pl.DataFrame) -> int:
     """Bytes of a batch. A large one may be a slice, whose part of its buffers is looked for: that takes 10 us a column."""
+    if not isinstance(batch, pa.RecordBatch):
+        return int(batch.estimated_size())
     whole = batch.get_total_buffer_size()
     return whole if whole < _MAY_BE_SLICE else batch.nbytes
 
@@ -247,7 +256,7 @@ def _dictionary_bytes(group: RowGroup) -> float:
         chunk = group.footer.row_group(group.index).column(leaf)
         start = chunk_range(chunk).start
         with suppress(ValueError, IndexError):  # its first page is no dictionary, or its header is damaged
-            values, bytes_of_all = dictionary_page(group.read(Range(start, start + _PAGE_HEADER)))
+            values, bytes_of_all = dictionary_page(b"".join(group.views(Range(start, start + _PAGE_HEADER))))
             if values > 0:
                 size += bytes_of_all / values * chunk.num_values
     return size / max(1, group.rows)

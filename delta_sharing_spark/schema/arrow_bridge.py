@@ -7,9 +7,9 @@ a hundred thousand files.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,19 +42,31 @@ def integers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 def strings(texts: Sequence[str | None]) -> pa.StringArray:
     """A string array."""
-    encoded = [b"" if text is None else text.encode() for text in texts]
-    valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
-    offsets = np.fromiter(accumulate(map(len, encoded), initial=0), np.int64, len(encoded) + 1)
-    large = offsets[-1] >= 1 << 31
-    return pa.Array.from_buffers(
-        pa.large_string() if large else pa.string(),
-        len(encoded),
-        [
-            None if valid.all() else mask(valid).buffers()[1],
-            pa.py_buffer(offsets if large else offsets.astype(np.int32)),
-            pa.py_buffer(b"".join(encoded)),
-        ],
-    )
+    valid = None
+    if type(None) in set(map(type, texts)):
+        valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+    present = cast("Sequence[str]", texts) if valid is None else [text or "" for text in texts]
+    together = "".join(present)
+    data = together.encode()
+    lengths = map(len, present) if len(data) == len(together) else (len(text.encode()) for text in present)
+    return _texts(data, lengths, len(texts), pa.large_string() if len(data) >= 1 << 31 else pa.string(), valid)
+
+
+def binaries(values: Sequence[bytes]) -> pa.BinaryArray:
+    """An array of bytes."""
+    data = b"".join(values)
+    return _texts(data, map(len, values), len(values), pa.large_binary() if len(data) >= 1 << 31 else pa.binary())
+
+
+def _texts(
+    data: bytes, lengths: Iterable[int], count: int, kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None
+) -> Any:
+    """An array of pieces of ``data``; ``valid`` says which are not null."""
+    offsets = np.fromiter(accumulate(lengths, initial=0), np.int64, count + 1)
+    is_large = kind in (pa.large_string(), pa.large_binary())
+    bits = None if valid is None or valid.all() else mask(valid).buffers()[1]
+    places = pa.py_buffer(offsets if is_large else offsets.astype(np.int32))
+    return pa.Array.from_buffers(kind, count, [bits, places, pa.py_buffer(data)])
 
 
 def int64s(values: Sequence[int | None]) -> pa.Int64Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
-from delta_sharing_spark.schema.types import DataType, Decimal, decimal_of, inner_fields
+from delta_sharing_spark.schema.types import TYPE_CHANGES, DataType, Decimal, decimal_of, inner_fields
 
 #: Reader versions of the Delta protocol: 1 asks nothing, 2 column mapping, 3 lists its features by name.
 FEATURES_READER_VERSION = 3
@@ -18,8 +18,6 @@ MAPPING_MODE = "delta.columnMapping.mode"
 _COLUMN_MAPPING_READER_VERSION = 2
 
 
-#: The metadata of a field whose type was widened.
-TYPE_CHANGES = "delta.typeChanges"
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
     "short": ("integer", "long", "double"),

@@ -10,7 +10,7 @@ from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.typed_json import record_of
-from delta_sharing_spark.schema.types import Struct, parse_schema
+from delta_sharing_spark.schema.types import TYPE_CHANGES, Struct, parse_schema
 
 _PARQUET = "parquet"
 
@@ -87,7 +87,7 @@ class Metadata:
         Raises:
             UnsupportedFeatureError
         """
-        if features.TYPE_CHANGES in self.schema_string:
+        if TYPE_CHANGES in self.schema_string:
             features.check_type_changes(self.schema(table), table=table)
         self.check_format(table)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,6 +53,33 @@ def statistics_object(text: str, decode: Callable[[Any], Any]) -> Any:
     return tree if isinstance(tree, dict | msgspec.Struct) else None
 
 
+def statistics_lines(texts: Sequence[str | None]) -> str:
+    """The JSON of files' statistics, one a line; ``null`` for what is no object.
+
+    Each line begins and ends with a brace, so that no value goes on in the next line, and none is missing from a line.
+    """
+    lines = "\n".join([text if text and text[0] == "{" and text[-1] == "}" else _line(text or "") for text in texts])
+    # Within an object a break is space, as a tab is, and as little a part of a string.
+    return lines if lines.count("\n") < len(texts) else "\n".join([_line(text or "") for text in texts])
+
+
+def _line(text: str) -> str:
+    text = text.strip(" \t\r\n").replace("\n", "\t")
+    return text if text[:1] == "{" and text[-1:] == "}" else "null"
+
+
+def statistics_objects(
+    lines: str, count: int, decode_lines: Callable[[Any], list[Any]] | None, decode: Callable[[str], Any]
+) -> list[Any]:
+    """The records of ``count`` files' statistics, together if that is possible, else each by ``decode``; None as ``statistics_object``."""
+    if decode_lines is not None:
+        with suppress(ValueError, RecursionError):
+            records = decode_lines(lines)
+            if len(records) == count:
+                return records
+    return [decode(text) for text in lines.split("\n")] if count else []
+
+
 def record_of(kind: type[_T], tree: Any, name: str, names: Mapping[str, str] | None = None) -> _T:
     """A decoded value as a typed record.
 
@@ -95,6 +123,6 @@ def _value_at(tree: Any, path: str, names: Mapping[str, str]) -> tuple[str, str]
             key = int(step[1:-1]) if step[0] == "[" else step[1:]
             field += f".{names.get(key, key)}" if step[0] == "." else step
         tree = fields.get(key)
-    text = repr(str(tree))
-    is_safe = isinstance(tree, str | int | float) and len(text) < _LONGEST_VALUE and "?" not in text
+    text = repr(str(tree)) if isinstance(tree, str | int | float) else "?"  # of what is nested deeply there is no text
+    is_safe = len(text) < _LONGEST_VALUE and "?" not in text
     return field, f"{text}, " if is_safe else ""

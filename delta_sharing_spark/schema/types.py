@@ -16,6 +16,8 @@ from delta_sharing_spark.errors import ResponseError, SchemaError, UnreadableCol
 COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
 COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
+#: The metadata of a field whose type was widened.
+TYPE_CHANGES = "delta.typeChanges"
 #: Of Iceberg's fields: their names in files without ids, and, as JSON, the value that stands in where a file lacks one.
 #: And the type there, where that is another one than here.
 NAMES_IN_FILES, INITIAL_DEFAULT, ICEBERG_TYPE = "iceberg.names", "iceberg.initial-default", "iceberg.type"
@@ -85,7 +87,10 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column or a struct's field, by its logical name. ``metadata`` is the raw Delta metadata."""
+    """A column or a struct's field, by its logical name. ``metadata`` is the raw Delta metadata.
+
+    Fields are equal whatever their metadata: what depends on it compares it as well.
+    """
 
     name: str
     type: DataType
@@ -103,6 +108,11 @@ class Field:
         """The Parquet ``field_id`` under column mapping, or None."""
         number = self.metadata.get(COLUMN_MAPPING_ID)
         return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+    @property
+    def was_another_type(self) -> bool:
+        """Whether files may hold the column, and tell its statistics, in a narrower type (Delta protocol, "Type Widening")."""
+        return TYPE_CHANGES in self.metadata
 
     @property
     def comment(self) -> str | None:
@@ -476,8 +486,25 @@ def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
 
 
 def without_mapping(schema: Struct) -> Struct:
-    """The schema without physical names and ids, for a table whose columns are not mapped."""
+    """The schema of files whose columns are not mapped: without physical names and ids."""
     return with_metadata(schema, lambda key: key not in _MAPPING)
+
+
+#: How the metadata begins that says how files hold a column.
+_OF_FILES = ("delta.", "iceberg.")
+
+
+def logical_schema(schema: Struct) -> Struct:
+    """The schema without all that says how files hold its columns: that of rows which were read."""
+    return with_metadata(schema, lambda key: not key.startswith(_OF_FILES))
+
+
+def is_logical(data_type: DataType) -> bool:
+    """Whether nothing in a schema or a type says how files hold its columns."""
+    return all(
+        not any(key.startswith(_OF_FILES) for key in inner.metadata) and is_logical(inner.type)
+        for inner in inner_fields(data_type)
+    )
 
 
 # A default that Spark cannot resolve breaks the load; the others belong to writers.

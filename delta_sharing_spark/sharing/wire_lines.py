@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -27,6 +29,10 @@ from delta_sharing_spark.sharing.wire_records import integer, malformed, quoted
 
 #: A number, as servers write it; ``integer`` reads it.
 _Number: TypeAlias = int | float | str | None
+
+
+#: Partition values of a line that has none.
+_NO_VALUES = msgspec.Raw(b"null")
 
 
 class _Body(msgspec.Struct, rename="camel", gc=False):
@@ -54,6 +60,20 @@ class _FileAction(_Body):
     data_change: Any = True
 
 
+class _RawAdd(_FileAction):
+    """An ``add`` whose partition values are text still: those of many files are equal, and decoded once."""
+
+    partition_values: msgspec.Raw = _NO_VALUES  # type: ignore[assignment]
+
+
+class _AddOnly(_Body):
+    """``deltaSingleAction`` with an ``add`` alone."""
+
+    add: _RawAdd
+    remove: None = None
+    cdc: None = None
+
+
 class _SingleAction(_Body):
     """``deltaSingleAction``: one action of a file, or one that is no file's."""
 
@@ -78,6 +98,13 @@ class _DeltaBody(_LineAround, kw_only=True):
     deletion_vector_file_id: Any = None
 
 
+class _AddBody(_LineAround, kw_only=True):
+    """The line of an added file of the delta format."""
+
+    delta_single_action: _AddOnly
+    deletion_vector_file_id: Any = None
+
+
 class _ParquetBody(_LineAround):
     """A file's line of the parquet format."""
 
@@ -90,7 +117,14 @@ class _ParquetBody(_LineAround):
 class _BareBody(_ParquetBody):
     """The same where nothing says that the line is of the other format: it has no action, for which there is no value."""
 
+    partition_values: msgspec.Raw = _NO_VALUES  # type: ignore[assignment]
     delta_single_action: Literal["\0"] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _AddLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A line that is an added file's of the delta format, and nothing else."""
+
+    file: _AddBody
 
 
 class _DeltaLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -107,10 +141,13 @@ class _ParquetLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 #: Actions of the delta format, and how the parquet format calls such lines.
 _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
+_add_lines = msgspec.json.Decoder(_AddLine).decode_lines
 _delta_lines = msgspec.json.Decoder(_DeltaLine).decode_lines
 _parquet_lines = msgspec.json.Decoder(_ParquetLine).decode_lines
 #: In a block's beginning, it tells which format the block is decoded by first.
 _WRAPPED, _LOOKED_AT = b'"deltaSingleAction"', 4096
+#: Of the partitions of an answer, which stand in each of its blocks.
+_decode_values = lru_cache(4096)(msgspec.json.Decoder(dict[str, str | None] | None).decode)
 _T = TypeVar("_T")
 
 
@@ -121,7 +158,8 @@ class FileBlock:
     Attributes:
         kind: ``"add"``, ``"cdf"`` or ``"remove"``.
         ids, urls, sizes: Of each file; ``urls`` are secrets.
-        partition_values: None where a line has none.
+        partition_values: Different ones; None where a line has none.
+        partitions: The place of each file's among them.
         stats: JSON text; None where a line has none.
         expirations, versions, timestamps: Milliseconds since the epoch, but for ``versions``; None where a line has none.
         vectors: Deletion vectors by a file's place.
@@ -133,6 +171,7 @@ class FileBlock:
     urls: list[str] = field(repr=False)
     sizes: list[int]
     partition_values: list[dict[str, str | None] | None]
+    partitions: list[int]
     stats: list[str | None] = field(repr=False)
     expirations: list[int | None]
     versions: list[int | None]
@@ -151,7 +190,7 @@ class FileBlock:
                 id=self.ids[place],
                 location=self.urls[place],
                 size=self.sizes[place],
-                partition_values=self.partition_values[place],
+                partition_values=self.partition_values[self.partitions[place]],
                 rows=rows_in_stats(stats),
                 deletion_vector=self.vectors.get(place),
                 commit_version=self.versions[place],
@@ -168,7 +207,8 @@ class FileBlock:
             [self.ids[place] for place in places],
             [self.urls[place] for place in places],
             [self.sizes[place] for place in places],
-            [self.partition_values[place] for place in places],
+            self.partition_values,
+            [self.partitions[place] for place in places],
             [self.stats[place] for place in places],
             [self.expirations[place] for place in places],
             [self.versions[place] for place in places],
@@ -196,6 +236,8 @@ def file_blocks(block: bytes, table: str) -> list[FileBlock] | None:
     """
     try:
         if _WRAPPED in block[:_LOOKED_AT]:
+            with suppress(msgspec.ValidationError):  # there are lines of other actions
+                return [_delta_block([line.file for line in _add_lines(block)], "add", table)]
             return _delta_blocks([line.file for line in _delta_lines(block)], table)
         return [_parquet_block([line.file for line in _parquet_lines(block)], "add", table)]
     except (ValueError, RecursionError):
@@ -248,7 +290,7 @@ def _parquet_block(bodies: Sequence[_ParquetBody], kind: str, table: str) -> Fil
     return _block(kind, bodies, bodies, [body.url for body in bodies], "url", table)
 
 
-def _delta_block(bodies: list[_DeltaBody], name: str, table: str) -> FileBlock:
+def _delta_block(bodies: Sequence[_DeltaBody | _AddBody], name: str, table: str) -> FileBlock:
     actions: list[_FileAction] = [getattr(body.delta_single_action, name) for body in bodies]
     block = _block(_KINDS[name], bodies, actions, [action.path for action in actions], "path", table)
     block.vectors = {
@@ -257,7 +299,7 @@ def _delta_block(bodies: list[_DeltaBody], name: str, table: str) -> FileBlock:
         if action.deletion_vector is not None
     }
     changes = [action.data_change for action in actions]
-    if not all(change is True for change in changes):
+    if set(map(type, changes)) != {bool} or not all(changes):
         if not all(isinstance(change, bool) for change in changes):
             odd = next(change for change in changes if not isinstance(change, bool))
             raise malformed(f"dataChange is {quoted(odd)}", table)
@@ -285,12 +327,28 @@ def _block(
         cast("list[str]", ids),
         cast("list[str]", urls),
         cast("list[int]", sizes),
-        [action.partition_values for action in actions],
+        *_different([action.partition_values for action in actions]),
         [action.stats if type(action.stats) is str else None for action in actions],
         _integers([body.expiration_timestamp for body in bodies], "expirationTimestamp", table),
         _integers([body.version for body in bodies], "version", table),
         _integers([body.timestamp for body in bodies], "timestamp", table, -MAX_MILLIS, MAX_MILLIS),
     )
+
+
+def _different(
+    values: Sequence[dict[str, str | None] | msgspec.Raw | None],
+) -> tuple[list[dict[str, str | None] | None], list[int]]:
+    """The different ones of partition values, and the place of each among them; raises ValueError for text that is of another form."""
+    numbers: dict[Any, int] = {}
+    if values and isinstance(values[0], msgspec.Raw):
+        partitions = [numbers.setdefault(bytes(raw), len(numbers)) for raw in cast("Sequence[msgspec.Raw]", values)]
+        return [_decode_values(text) for text in numbers], partitions
+    keys = [
+        None if of_file is None else tuple(of_file.items())
+        for of_file in cast("Sequence[dict[str, str | None] | None]", values)
+    ]
+    partitions = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return [None if key is None else dict(key) for key in numbers], partitions
 
 
 def _integers(
@@ -303,7 +361,9 @@ def _integers(
     return [integer(number, name, table, least, most) for number in numbers]
 
 
-def _vector(body: _VectorBody, line: _DeltaBody, version: int | None, kind: str, table: str) -> DeletionVector:
+def _vector(
+    body: _VectorBody, line: _DeltaBody | _AddBody, version: int | None, kind: str, table: str
+) -> DeletionVector:
     """The deletion vector of a line; its path is a presigned URL unless it is inline."""
     storage, path = body.storage_type, body.path_or_inline_dv
     size = integer(body.size_in_bytes, "sizeInBytes", table, 0, MAX_VECTOR_BYTES)

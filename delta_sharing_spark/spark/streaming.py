@@ -17,11 +17,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.access.contract import StreamIdentity
-from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.open import TableOpener, as_asked_for, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import FileGoneError, StreamError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import parse_schema
+from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
 from delta_sharing_spark.spark.entrances import entrance, table_named
 
@@ -97,8 +98,7 @@ def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> Non
     if not offset.position.in_the_middle:
         return
     if not then.is_ordered_as(now):
-        format_option = f" and responseFormat={then.format}" if then.mode == "url" else ""
-        way = "load through the gateway" if then.mode == "flight" else f"set accessMode={then.mode}{format_option}"
+        way = as_asked_for(then.mode) + (f" and responseFormat={then.format}" if then.format in FORMATS else "")
         raise StreamError(
             f"the stream of {table} stopped in the middle of version {offset.position.version}, read by "
             f"accessMode={then.mode} in the {then.format} format (file ids: {then.hash or 'of that format'}); "

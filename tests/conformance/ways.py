@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.flight as flight
 import pyarrow.parquet as pq
@@ -137,7 +138,11 @@ def by_pandas(places: Places, load: Load) -> Given:
 
 
 def by_polars(places: Places, load: Load) -> Given:
-    return same_values(Reading(places.reading(load)).to_polars().to_arrow(), places, load)
+    scan = places.scan(load, accessMode=mode_of(load))
+    read, lazy = scan.to_polars(), scan.lazy().collect()
+    assert read.schema == lazy.schema == pl.DataFrame(scan.arrow_schema().empty_table()).schema
+    same_values(lazy.to_arrow(), places, load)
+    return same_values(read.to_arrow(), places, load)
 
 
 def by_duckdb(places: Places, load: Load) -> Given:

@@ -32,7 +32,8 @@ from delta_sharing_spark.scan import fetching
 from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
-from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
+from delta_sharing_spark.scan.row_decoder import RowDecoder
+from delta_sharing_spark.scan.split_reader import SplitReader, read_split
 from delta_sharing_spark.spark import session_settings
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
@@ -129,11 +130,11 @@ def test_closed_at_a_deletion_vector(
         return open_vector(access, task, vector)
 
     monkeypatch.setattr(type(split.access), "open_vector", held_up)
-    reader, has_rows = _SplitReader(split, split.access), threading.Event()
+    reader, has_rows = SplitReader(split, split.access), threading.Event()
 
     def read() -> None:  # to the end: how far a reader fetches ahead depends on the machine's pace
         with suppress(ReadCancelled):
-            for _ in reader.batches():
+            for _ in reader.decoded(RowDecoder(split.spec).batches):
                 has_rows.set()
 
     reading = threading.Thread(target=read)
@@ -157,11 +158,11 @@ def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None
     split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
     renewal = server.faults.add("query" if name == "s.d.t" else "credentials", **SLOW[slow])
     server.faults.add("data", times=None, status=400, body="<Error><Code>ExpiredToken</Code></Error>")
-    reader = _SplitReader(split, split.access)
+    reader = SplitReader(split, split.access)
 
     def read() -> None:
         with suppress(ReadCancelled):
-            list(reader.batches())
+            list(reader.decoded(RowDecoder(split.spec).batches))
 
     waiting = threading.Thread(target=read)
     waiting.start()
@@ -186,9 +187,9 @@ def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch:
 
     split = planned(server, maxSplitBytes="1g")
     monkeypatch.setattr(fetching, "DaemonPool", ClosingPool)
-    reader = _SplitReader(split, split.access)
+    reader = SplitReader(split, split.access)
     with pytest.raises(ReadCancelled, match="broken off"):
-        list(reader.batches())
+        list(reader.decoded(RowDecoder(split.spec).batches))
     assert len(submitted) == file
     until(lambda: not ours())
 

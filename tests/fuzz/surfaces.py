@@ -29,6 +29,7 @@ from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.testing.tables.vectors import encode, frame, z85_encode
 from fuzz import mutations
 from fuzz.flight import Flights
+from fuzz.lines import Lines
 from fuzz.replay import Replay
 from fuzz.surface import Case, Surface
 from fuzz.tables import Files, Rows, data, log_files, read_tasks, rows_of, store, table
@@ -433,5 +434,6 @@ class Offsets(Surface):
 
 
 SURFACES: dict[str, type[Surface]] = {
-    kind.name: kind for kind in (Answers, Credentials, Logs, DataFiles, Profiles, Options, Offsets, Flights, Wire)
+    kind.name: kind
+    for kind in (Answers, Credentials, Logs, DataFiles, Profiles, Options, Offsets, Flights, Wire, Lines)
 }

@@ -6,7 +6,7 @@ import contextlib
 import pickle
 import re
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
-from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, timestamp
+from delta_sharing_spark.options.keywords import LoadOptions
+from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, Choice, timestamp
 from delta_sharing_spark.schema.instants import to_iso, to_millis
 
 PATH = {"path": "p.share#a.b.c"}
@@ -284,3 +285,11 @@ def test_any_text_is_parsed_or_refused_by_an_error_of_ours(options: dict[str, st
 
 def test_options_of_other_readers_whose_value_changes_nothing_are_taken() -> None:
     assert parsed(failOnDataLoss="true", mergeSchema="False", ignoreFileDeletion="false") == parsed()
+
+
+def test_type_checkers_know_the_options() -> None:
+    names = {name for option in OPTIONS for name in (option.name, *option.aliases)}
+    types = get_type_hints(LoadOptions)
+    assert types.keys() == names - {"path", "columns", "where", "limit"}
+    chosen = {option.name: option.parse.words for option in OPTIONS if isinstance(option.parse, Choice)}
+    assert {name: get_args(types[name]) for name in chosen} == chosen

@@ -338,8 +338,9 @@ class DirectoryTable(OpenTable):
 
     def _list(self, scan: ResolvedScan, pruner: FilePruner, snapshot: Snapshot) -> FileListing:
         pruner.begin()
-        batches, listed, needed = [], 0, scan.row_limit.any_rows
+        batches, listed, needed = [], 0, scan.row_limit.first_listed
         rows: int | None = 0
+        total: int | None = None
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows
             remaining = pruner.remaining_rows(batch)
@@ -351,8 +352,10 @@ class DirectoryTable(OpenTable):
                 rows = None if here is None else rows + here
                 if rows is not None and rows >= needed:
                     break
+        else:
+            total = listed
         tasks = FileBatches(batches)
-        return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed)
+        return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed, total_files=total)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; versions are read as they are iterated."""

@@ -54,7 +54,7 @@ from delta_sharing_spark.network.retry import RetryableError, retry
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
 from delta_sharing_spark.schema.arrow import with_other_values
-from delta_sharing_spark.schema.types import Struct, backquoted, parse_schema, without_mapping
+from delta_sharing_spark.schema.types import Struct, backquoted, logical_schema, parse_schema
 
 #: Seconds before the first retry, and at most before any.
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
@@ -108,7 +108,7 @@ class FlightAccess:
         from delta_sharing_spark.schema.arrow import arrow_schema
 
         spec = split.spec
-        target, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+        target, schema = logical_schema(spec.schema), arrow_schema(spec.schema)
         for part in split.slices:
             context, sent = Context(spec.table, part.task.id, "none"), None
             columns: Columns = ()

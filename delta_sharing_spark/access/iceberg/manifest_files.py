@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,8 @@ class ManifestFiles:
     def file_rows(self) -> npt.NDArray[np.int64]:
         return np.array(self._live, np.int64)
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        return np.zeros(len(self._paths), np.int64)  # no column has its values by the partition alone
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[None]]:
+        return np.zeros(len(self._paths), np.int64), [None]  # no column has its values by the partition alone
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         for place in places.tolist():

@@ -14,17 +14,23 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.scan.plan import DeletionVector, rows_in_lines
 from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
+from delta_sharing_spark.schema.typed_json import statistics_lines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from delta_sharing_spark.predicates.file_statistics import StatisticsReader
+    from delta_sharing_spark.predicates.file_statistics import (
+        ColumnStatistics,
+        FileStatistics,
+        StatisticsColumn,
+        StatisticsReader,
+    )
     from delta_sharing_spark.sharing.wire_lines import FileBlock
 
 #: Files compressed together: whoever looks for one decompresses these.
 _TOGETHER = 256
+#: Where fewer than one of so many files are asked about, what is found of them does not stay.
+_FEW = 4
 #: How a number that an answer does not tell stands in a column.
 UNKNOWN = -1
 
@@ -39,7 +45,6 @@ class _Texts(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Texts).decode
-_decode_stats = msgspec.msgpack.Decoder(list[str | None]).decode
 
 
 class FileRow(msgspec.Struct, gc=False):
@@ -69,11 +74,14 @@ class FileColumns:
         self._last = _Texts([], [], {})
         self.nbytes = 0
 
-    def append(self, block: FileBlock, hashes: Sequence[int] | None = None) -> None:
+    def append(self, block: FileBlock, hashes: npt.NDArray[np.int64] | None = None) -> None:
         """Take in the files of a block, the hashes of whose ids may be there already; statistics and partition values are not kept."""
-        self._hashes.extend(map(hash, block.ids) if hashes is None else hashes)
-        self._sizes.extend(block.sizes)
-        self._expires.extend([UNKNOWN if millis is None else millis for millis in block.expirations])
+        if hashes is None:
+            hashes = np.fromiter(map(hash, block.ids), np.int64, len(block))
+        self._hashes.frombytes(hashes.tobytes())
+        self._sizes.frombytes(np.array(block.sizes, np.int64).tobytes())
+        expires = [UNKNOWN if millis is None else millis for millis in block.expirations]
+        self._expires.frombytes(np.array(expires, np.int64).tobytes())
         start = 0
         while start < len(block):
             count = min(len(block) - start, _TOGETHER - len(self._last.ids))
@@ -166,31 +174,67 @@ class FileColumns:
 
 
 class PackedStatistics:
-    """The statistics of some files; those of columns that were asked about stay in columns (``pruning.Statistics``)."""
+    """The statistics of some files, compressed; what was asked of them stays in arrays (``file_skipping.Statistics``).
 
-    __slots__ = ("_bounds", "_packed", "_texts")
+    Attributes:
+        nbytes: Bytes that are held, once the texts are compressed.
+    """
 
-    def __init__(self, texts: list[str | None]) -> None:
-        self._texts: list[str | None] | None = texts
+    __slots__ = ("_count", "_found", "_is_there", "_lines", "_packed", "_rows")
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self._count = len(texts)
+        self._lines: str | None = statistics_lines(texts)
         self._packed = b"", 0
-        self._bounds: dict[tuple[tuple[str, bool], ...], pa.StructArray] = {}
+        self._rows: npt.NDArray[np.int64] | None = None
+        #: Which files have any, once they were looked at, and what was found of columns.
+        self._is_there: npt.NDArray[np.bool_] | None = None
+        self._found: dict[StatisticsColumn, ColumnStatistics] = {}
+
+    def __len__(self) -> int:
+        return self._count
 
     def pack(self) -> None:
         """Compress the texts, which were looked at."""
-        together = _encode(self._texts)
-        self._packed, self._texts = (compressed(together), len(together)), None
+        data = self._text().encode()
+        self._packed, self._lines = (compressed(data), len(data)), None
+
+    def _text(self) -> str:
+        return self._lines if self._lines is not None else decompressed(*self._packed).decode()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held, once the texts are compressed."""
-        return len(self._packed[0]) + sum(bounds.nbytes for bounds in self._bounds.values())
+        rows = 0 if self._rows is None else self._rows.nbytes
+        return len(self._packed[0]) + rows + sum(column.nbytes for column in self._found.values())
 
-    def texts_at(self, places: Sequence[int]) -> list[str | None]:
-        texts = self._texts or _decode_stats(decompressed(*self._packed))
-        return [texts[place] for place in places] if len(places) < len(texts) else texts
+    def texts_at(self, places: npt.NDArray[np.int64]) -> list[str | None]:
+        """The statistics of files at some places in JSON; None for one without."""
+        texts = self._text().split("\n")
+        return [None if texts[place] == "null" else texts[place] for place in places.tolist()]
 
-    def bounds(self, reader: StatisticsReader) -> pa.StructArray:
-        if reader.ranged not in self._bounds:
-            texts = self._texts or _decode_stats(decompressed(*self._packed))
-            self._bounds[reader.ranged] = reader.bounds(texts)
-        return self._bounds[reader.ranged]
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Rows of files at some places, deleted ones included; ``UNKNOWN`` where the statistics do not tell them."""
+        if self._rows is None:
+            is_few = len(places) * _FEW < self._count
+            lines = statistics_lines(self.texts_at(places)) if is_few else self._text()
+            counts = rows_in_lines(lines, len(places) if is_few else self._count)
+            rows = np.array([UNKNOWN if count is None else count for count in counts], np.int64)
+            if is_few:
+                return rows
+            self._rows = rows
+        return self._rows[places]
+
+    def of(self, reader: StatisticsReader, places: npt.NDArray[np.int64]) -> FileStatistics:
+        missing = tuple(column for column in reader.columns if column not in self._found)
+        if missing and len(places) * _FEW < self._count:
+            return reader.of_texts(self.texts_at(places))
+        if missing or self._is_there is None:
+            found = reader.narrowed_to(missing).of_lines(self._text(), self._count)
+            self._is_there = found.is_there
+            self._found.update(zip(missing, found.columns, strict=True))
+        from delta_sharing_spark.predicates.file_statistics import FileStatistics
+
+        columns = [self._found[column] for column in reader.columns]
+        if len(places) < self._count:
+            columns = [column.take(places) for column in columns]
+        return FileStatistics(self._is_there if len(places) == self._count else self._is_there[places], columns)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from delta_sharing_spark.access.contract import VersionFiles
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.table_shape import TableShape, shape_of
-from delta_sharing_spark.access.url.file_columns import FileColumns, PackedStatistics
+from delta_sharing_spark.access.url.file_columns import UNKNOWN, FileColumns, PackedStatistics
 from delta_sharing_spark.access.url.signed_urls import earliest, url_term
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
-from delta_sharing_spark.scan.plan import FileTask, rows_in_stats
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.features import MAPPING_MODE
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
@@ -30,12 +30,9 @@ from delta_sharing_spark.sharing.wire_records import TableSnapshotHead, broken
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.url.access import UrlAccess
-    from delta_sharing_spark.predicates.file_skipping import PartitionKey
 
-#: Rows of a file whose statistics do not tell them.
-_UNKNOWN = -1
-#: Bytes of a file's rows and the number of its partition.
-_NUMBERS_BYTES = 12
+#: Bytes of the number of a file's partition.
+_NUMBERS_BYTES = 4
 #: Files of a page that are fewer than one of so many are copied from it.
 _FEW = 8
 
@@ -73,16 +70,19 @@ class SnapshotFiles:
         self._table, self._pruner, self._needed, self._most_bytes = table, pruner, rows_needed, most_bytes
         self._counted = 0
         self._columns = FileColumns()
-        #: Of each file that is here: rows by its statistics, deleted ones included, and the number of its partition.
-        self._rows, self._partitions = array("q"), array("i")
+        #: The number of each file's partition.
+        self._partitions = array("i")
+        #: Rows of files that are here without their statistics, deleted ones included.
+        self._rows = array("q")
         #: Deleted rows by a file's place.
         self._deleted: dict[int, int] = {}
         self._values: list[Mapping[str, str | None] | None] = []
         self._numbers: dict[object, int] = {}
-        self._keys: list[PartitionKey] = []
+        #: What the pruner calls each of the values.
+        self._of_pruner = array("q")
         #: Consecutive files' statistics, as long as all are here.
         self._statistics: list[tuple[range, PackedStatistics]] = []
-        self._selection = array("q")
+        self._selection: list[npt.NDArray[np.int64]] = []
         #: Hashes of the ids of all files that came, where not all are here.
         self._hashes = array("q")
         self._skipped: Counter[SkipReason] = Counter()
@@ -94,37 +94,42 @@ class SnapshotFiles:
         if block.kind != "add":
             raise broken(f"the server listed a {block.kind!r} line in a snapshot of {self._table}")
         self.listed += len(block)
-        numbers = [self._number(values) for values in block.partition_values]
-        hashes = list(map(hash, block.ids))
+        numbers = np.array(list(map(self._number, block.partition_values)), np.int64)[block.partitions]
+        hashes = np.fromiter(map(hash, block.ids), np.int64, len(block))
         statistics = PackedStatistics(block.stats)
-        places = _places(self._pruner, self._keys, np.array(numbers, np.int64), statistics, self._skipped).tolist()
-        if not self.is_whole:
-            self._hashes.extend(hashes)
-            if len(places) < len(block):
-                block, numbers = block.take(places), [numbers[place] for place in places]
-                hashes, places = [hashes[place] for place in places], range(len(places))
+        places = _places(self._pruner, np.array(self._of_pruner, np.int64)[numbers], statistics, self._skipped)
         start = len(self._columns)
+        if self._needed is not None:
+            rows = statistics.rows_at(places)
+            deleted = np.array(
+                [block.vectors[place].cardinality if place in block.vectors else 0 for place in places.tolist()]
+            )
+            self._counted += int(_live(rows, deleted).clip(0).sum())
+        if not self.is_whole:
+            self._hashes.frombytes(hashes.tobytes())
+            self._rows.extend(statistics.rows_at(places).tolist())
+            if len(places) < len(block):
+                chosen = places.tolist()
+                block, numbers, hashes = block.take(chosen), numbers[places], hashes[places]
+            places = np.arange(len(block))
         self._columns.append(block, hashes)
-        self._partitions.extend(numbers)
-        self._rows.extend([_UNKNOWN if rows is None else rows for rows in map(rows_in_stats, block.stats)])
+        self._partitions.frombytes(numbers.astype(np.int32).tobytes())
         for place, vector in block.vectors.items():
             self._deleted[start + place] = vector.cardinality
         if self._with_times:
             self._commit_times.extend(block.timestamps)
-        self._selection.extend([start + place for place in places])
-        if self._needed is not None:
-            self._counted += int(self._live_rows([start + place for place in places]).clip(0).sum())
+        self._selection.append(start + places)
         if self.is_whole:
             statistics.pack()
             self._statistics.append((range(start, len(self._columns)), statistics))
             self._most_bytes -= statistics.nbytes
-            if self._columns.nbytes + _NUMBERS_BYTES * len(self._rows) > self._most_bytes:
+            if self._columns.nbytes + _NUMBERS_BYTES * len(self._partitions) > self._most_bytes:
                 self._shed()
 
     @property
     def nbytes(self) -> int:
         statistics = sum(part.nbytes for _, part in self._statistics)
-        return self._columns.nbytes + _NUMBERS_BYTES * len(self._rows) + statistics
+        return self._columns.nbytes + _NUMBERS_BYTES * len(self._partitions) + statistics
 
     @property
     def is_full(self) -> bool:
@@ -137,30 +142,33 @@ class SnapshotFiles:
         if number is None:
             number = self._numbers[key] = len(self._values)
             self._values.append(values)
-            self._keys.append(self._pruner.partition_key(values))
+            self._of_pruner.append(self._pruner.partition_number(values))
         return number
 
     def _shed(self) -> None:
         """Let go of the files that are not chosen."""
+        chosen = self._copied(self._chosen())
         self.is_whole = False
         self._hashes = array("q", self._columns.hashes.tobytes())
         self._statistics = []
-        chosen = self._copied(self._selection)
         self._columns, self._rows, self._partitions, self._deleted = (
             chosen._columns,
             chosen._rows,
             chosen._partitions,
             chosen._deleted,
         )
-        self._selection = array("q", range(len(self._rows)))
+        self._selection = [np.arange(len(self._rows))]
 
-    def _copied(self, places: Sequence[int]) -> SnapshotFiles:
+    def _chosen(self) -> npt.NDArray[np.int64]:
+        return np.concatenate(self._selection) if self._selection else np.zeros(0, np.int64)
+
+    def _copied(self, places: npt.NDArray[np.int64]) -> SnapshotFiles:
         """The files at some places, apart from the others."""
-        copy = SnapshotFiles(self._table, self._pruner)
-        copy._columns = self._columns.take(places)
-        copy._rows = array("q", [self._rows[place] for place in places])
-        copy._partitions = array("i", [self._partitions[place] for place in places])
-        copy._deleted = {new: self._deleted[old] for new, old in enumerate(places) if old in self._deleted}
+        copy, listed = SnapshotFiles(self._table, self._pruner), places.tolist()
+        copy._columns = self._columns.take(listed)
+        copy._rows = array("q", self._rows_at(places).tobytes())
+        copy._partitions = array("i", [self._partitions[place] for place in listed])
+        copy._deleted = {new: self._deleted[old] for new, old in enumerate(listed) if old in self._deleted}
         copy._values = self._values
         return copy
 
@@ -171,7 +179,7 @@ class SnapshotFiles:
 
     def dues(self, access: UrlAccess) -> Iterator[float]:
         """When URLs of the page are due for renewal: the earliest that the answer tells of all, and that of a URL."""
-        for task in self._tasks_at(np.arange(min(1, len(self._rows)))):
+        for task in self._tasks_at(np.arange(min(1, len(self._partitions)))):
             end = earliest(access.ends(task), self._columns.earliest_end)
             yield url_term(task.location, end, access.planned_at).renew_at
 
@@ -184,15 +192,15 @@ class SnapshotFiles:
         """The files that were chosen as they came; what was skipped is counted."""
         for reason, files in self._skipped.items():
             self._pruner.count(reason, files)
-        return self._selection_at(np.array(self._selection, np.int64))
+        return self._selection_at(self._chosen())
 
     def selection_by(self, pruner: FilePruner) -> FileSelection:
         """The files that another pruner does not skip, of all that came."""
         assert self.is_whole, "those that were skipped are gone"
-        keys = [pruner.partition_key(values) for values in self._values]
-        numbers, skipped = np.array(self._partitions, np.int64), Counter[SkipReason]()
+        of_pruner = np.array(list(map(pruner.partition_number, self._values)), np.int64)
+        numbers, skipped = of_pruner[np.array(self._partitions, np.int64)], Counter[SkipReason]()
         places = [
-            of.start + _places(pruner, keys, numbers[of.start : of.stop], statistics, skipped)
+            of.start + _places(pruner, numbers[of.start : of.stop], statistics, skipped)
             for of, statistics in self._statistics
         ]
         for reason, files in skipped.items():
@@ -201,42 +209,55 @@ class SnapshotFiles:
 
     def _selection_at(self, places: npt.NDArray[np.int64]) -> FileSelection:
         """Few files are copied, so that a plan holds no more than it needs."""
-        if len(places) * _FEW < len(self._rows):
-            return FileSelection(self._copied(places.tolist()), np.arange(len(places)))
+        if len(places) * _FEW < len(self._partitions):
+            return FileSelection(self._copied(places), np.arange(len(places)))
         return FileSelection(self, places)
 
-    def _live_rows(self, places: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Rows of files that are not deleted; -1 where statistics do not tell."""
-        rows = np.array(self._rows, np.int64)[places] if len(places) else np.zeros(0, np.int64)
-        if self._deleted:
-            deleted = np.array([self._deleted.get(int(place), 0) for place in places], np.int64)
-            rows = np.where(rows < 0, rows, np.maximum(rows - deleted, _UNKNOWN))
-        return rows
+    def _rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Rows of files at some places, which grow, deleted ones included; -1 where statistics do not tell."""
+        if not self.is_whole:
+            return np.array(self._rows, np.int64)[places]
+        parts = [statistics.rows_at(within) for statistics, within in self._parts(places)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def _live_rows(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same of rows that are not deleted."""
+        rows = self._rows_at(places)
+        if not self._deleted:
+            return rows
+        return _live(rows, np.array([self._deleted.get(place, 0) for place in places.tolist()], np.int64))
+
+    def _parts(self, places: npt.NDArray[np.int64]) -> Iterator[tuple[PackedStatistics, npt.NDArray[np.int64]]]:
+        """The statistics of files at some places, which grow, and the places among these."""
+        for of, statistics in self._statistics:
+            first, last = np.searchsorted(places, [of.start, of.stop]).tolist()
+            if first < last:
+                yield statistics, places[first:last] - of.start
 
     def _tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         numbers = places.tolist()
-        texts = self._texts_at(places) if self._with_stats else itertools.repeat(None)
-        for place, row, stats in zip(numbers, self._columns.rows(numbers), texts, strict=False):
+        texts: Iterable[str | None] = itertools.repeat(None)
+        if self._with_stats and self.is_whole:
+            texts = itertools.chain.from_iterable(part.texts_at(within) for part, within in self._parts(places))
+        for place, row, rows, stats in zip(
+            numbers, self._columns.rows(numbers), self._rows_at(places).tolist(), texts, strict=False
+        ):
             yield FileTask(
                 id=row.id,
                 location=row.url,
                 size=row.size,
                 partition_values=self._values[self._partitions[place]],
-                rows=None if self._rows[place] == _UNKNOWN else self._rows[place],
+                rows=None if rows == UNKNOWN else rows,
                 deletion_vector=row.vector,
                 commit_timestamp=self._commit_times[place] if self._with_times else None,
                 expires_at=row.expires / 1000 if row.expires else None,
                 stats=stats,
             )
 
-    def _texts_at(self, places: npt.NDArray[np.int64]) -> Iterator[str | None]:
-        """The statistics of files at some places, which grow; None where they are not here."""
-        if not self._statistics:
-            yield from itertools.repeat(None, len(places))
-        for of, statistics in self._statistics:
-            first, last = np.searchsorted(places, [of.start, of.stop]).tolist()
-            if first < last:
-                yield from statistics.texts_at((places[first:last] - of.start).tolist())
+
+def _live(rows: npt.NDArray[np.int64], deleted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rows that are not deleted; -1 where they are not known."""
+    return np.where(rows < 0, rows, np.maximum(rows - deleted, UNKNOWN))
 
 
 class FileSelection:
@@ -257,8 +278,8 @@ class FileSelection:
     def file_rows(self) -> npt.NDArray[np.int64]:
         return self._page._live_rows(self._places)
 
-    def file_partitions(self) -> npt.NDArray[np.int64]:
-        return np.array(self._page._partitions, np.int64)[self._places]
+    def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
+        return np.array(self._page._partitions, np.int64)[self._places], self._page._values
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         return self._page._tasks_at(self._places[places])
@@ -266,13 +287,12 @@ class FileSelection:
 
 def _places(
     pruner: FilePruner,
-    keys: Sequence[PartitionKey],
     numbers: npt.NDArray[np.int64],
     statistics: PackedStatistics,
     skipped: Counter[SkipReason],
 ) -> npt.NDArray[np.int64]:
     """The places of the files that are not skipped; the others are added to ``skipped``."""
-    reasons = pruner.reasons(keys, numbers, statistics)
+    reasons = pruner.reasons(numbers, statistics)
     if reasons is None:
         return np.arange(len(numbers))
     places = np.flatnonzero(reasons == SkipReason.KEEP)

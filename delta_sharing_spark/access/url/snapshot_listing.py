@@ -49,7 +49,15 @@ class SnapshotListing:
     def selection_by(self, pruner: FilePruner) -> FileListing:
         """The files that a pruner does not skip, with no request."""
         files = FileBatches([page.selection_by(pruner) for page in self.pages])
-        return FileListing(files, self.access, self.version, self.listed, listing_bytes=self.nbytes, is_repeated=True)
+        return FileListing(
+            files,
+            self.access,
+            self.version,
+            self.listed,
+            total_files=self.listed,
+            listing_bytes=self.nbytes,
+            is_repeated=True,
+        )
 
     @property
     def nbytes(self) -> int:

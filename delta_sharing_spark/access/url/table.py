@@ -130,28 +130,31 @@ class UrlTable(OpenTable):
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
 
-        With a limit and no filter the server is told, and asked again if it told of too few files. An earlier listing of all files
+        With a limit and no filter the server is told, and asked again if it told of too few files; nothing is told where the first files
+        are wanted. An earlier listing of all files
         answers any other query of the same version, as long as its URLs live.
         """
         earlier = LISTINGS.get(self._listing_key)
         if earlier is not None and earlier.answers(scan):
             return earlier.selection_by(pruner)
-        limit = scan.row_limit.rows_listed
-        if limit is None:
-            return self._snapshot(scan, pruner, None)
-        listing = self._snapshot(scan, pruner, limit)
-        return (
-            listing
-            if isinstance(listing.files, FileBatches) and listing.files.least_rows() >= limit
-            else self._snapshot(scan, pruner, None)
-        )
+        limit = scan.row_limit
+        is_told = limit.rows_listed is not None
+        rows = limit.rows_listed if is_told else limit.first_listed
+        if rows is not None:
+            listing = self._snapshot(scan, pruner, rows, is_told=is_told)
+            if not is_told or (isinstance(listing.files, FileBatches) and listing.files.least_rows() >= rows):
+                return listing
+        return self._snapshot(scan, pruner, None)
 
-    def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
+    def _snapshot(
+        self, scan: ResolvedScan, pruner: FilePruner, needed: int | None, *, is_told: bool = True
+    ) -> FileListing:
+        """List files, until their statistics tell of so many rows as are ``needed``; the server is told the number if ``is_told``."""
         options, table = scan.options, str(self._table)
         travels = options.version_as_of is not None or options.timestamp_as_of is not None
         pinned = scan.version if scan.is_pinned and not travels else None
         query = replace(
-            _hints(scan, limit_hint),
+            _hints(scan, needed if is_told else None),
             version=options.version_as_of if pinned is None else pinned,
             timestamp=iso(options.timestamp_as_of),
             max_files=options.max_files_per_request,
@@ -162,8 +165,8 @@ class UrlTable(OpenTable):
         pages: list[SnapshotFiles] = []
 
         def sink() -> SnapshotFiles:
-            room = 0 if limit_hint is not None else LISTING_BYTES - sum(page.nbytes for page in pages)
-            return SnapshotFiles(table, pruner, limit_hint, room)
+            room = 0 if needed is not None else LISTING_BYTES - sum(page.nbytes for page in pages)
+            return SnapshotFiles(table, pruner, needed, room)
 
         try:
             # A version that was the newest when it was described has the format of then.
@@ -180,7 +183,7 @@ class UrlTable(OpenTable):
                 f"the server was asked for version {pinned} of {table} and answers with {head.version}"
             )
         if pinned is None and not travels:
-            again = partial(self._snapshot, replace(scan, is_pinned=True), pruner, limit_hint)
+            again = partial(self._snapshot, replace(scan, is_pinned=True), pruner, needed, is_told=is_told)
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)
@@ -188,7 +191,7 @@ class UrlTable(OpenTable):
         for page in response.pages():
             pages.append(page)
             selections.append(page.selection())
-            if limit_hint is not None and FileBatches(selections).least_rows() >= limit_hint:
+            if needed is not None and FileBatches(selections).least_rows() >= needed:
                 break
         check_each_once(pages, table)
         listed = sum(page.listed for page in pages)
@@ -196,7 +199,14 @@ class UrlTable(OpenTable):
         access = self._access(scan, response, listed)
         listing_bytes = self._keep(scan, pages, listed, head.version, access, is_hinted=bool(sent))
         return FileListing(
-            FileBatches(selections), access, head.version, listed, sent, response.fallback, listing_bytes=listing_bytes
+            FileBatches(selections),
+            access,
+            head.version,
+            listed,
+            sent,
+            response.fallback,
+            total_files=None if sent or needed is not None else listed,
+            listing_bytes=listing_bytes,
         )
 
     def _keep(

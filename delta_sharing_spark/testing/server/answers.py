@@ -13,6 +13,7 @@ from typing import Any
 from delta_sharing_spark.deltalog.paths import local_path
 from delta_sharing_spark.schema.features import FEATURES_READER_VERSION
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
+from delta_sharing_spark.schema.types import TYPE_CHANGES
 from delta_sharing_spark.testing.server.data_urls import Signer
 from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response
@@ -101,7 +102,7 @@ def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collec
         needed.discard("columnMapping")
     if not has_vectors and not metadata.is_enabled("delta.enableDeletionVectors"):
         needed.discard("deletionVectors")
-    if "delta.typeChanges" not in metadata.schema_string:
+    if TYPE_CHANGES not in metadata.schema_string:
         needed -= {"typeWidening", "typeWidening-preview"}
     return needed
 

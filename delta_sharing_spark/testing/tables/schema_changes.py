@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.schema.types import Field, Struct, parse_type, schema_to_json
+from delta_sharing_spark.schema.types import TYPE_CHANGES, Field, Struct, parse_type, schema_to_json
 
-_TYPE_CHANGES = "delta.typeChanges"
 #: Where the JSON of an array or a map has the types within it.
 _INNER = {"element": "elementType", "key": "keyType", "value": "valueType"}
 
@@ -75,7 +74,7 @@ def widen(schema: Struct, path: str, new_type: str) -> Struct:
         note["fieldPath"] = ".".join(place.inner)
     place.holder[place.key] = note["toType"]
     field = _Place.of(tree, path.removesuffix("".join(f".{part}" for part in place.inner))).holder
-    field["metadata"] = {**field["metadata"], _TYPE_CHANGES: [*field["metadata"].get(_TYPE_CHANGES, ()), note]}
+    field["metadata"] = {**field["metadata"], TYPE_CHANGES: [*field["metadata"].get(TYPE_CHANGES, ()), note]}
     return _parsed(tree)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import io
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import delta_sharing_spark
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
@@ -19,20 +23,23 @@ from delta_sharing_spark.access.contract import (
     VersionFiles,
     VersionListing,
 )
-from delta_sharing_spark.access.open import TableOpener, resolve_opened
+from delta_sharing_spark.access.open import MODES, TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.access.planned_files import FileList
 from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import Decision, Mode, ResolvedScan
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.access.table_shape import TableShape, check_readable
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options import OPTIONS, parse_options
+from delta_sharing_spark.options.values import Choice
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Array, DataType, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
+from support.drawn_iceberg import Column
+from support.shared_iceberg import SharedIceberg
 from unit.access.shared_tables import falling_back
 from unit.scan.local_access import Bytes
 
@@ -110,24 +117,43 @@ def table() -> MemoryTable:
     return MemoryTable([1, 2], [3, 4], [5, 6])
 
 
-def test_a_snapshot(table: MemoryTable) -> None:
+@pytest.fixture(params=["memory", "iceberg"])
+def snapshots(request: pytest.FixtureRequest, tmp_path: Path, table: MemoryTable) -> Iterator[tuple[OpenTable, str]]:
+    """A table whose three snapshots add a file each, in a mode of tests and in one whose versions nobody counts; and its second one."""
+    if request.param == "memory":
+        yield table, "1"
+        return
+    columns = [Column(1, "id", "long"), Column(2, "day", "string")]
+    with SharedIceberg(tmp_path, columns) as server:
+        server.writer.specs[0] = [(2, "identity")]
+        for day in range(3):
+            server.writer.insert([{1: 2 * day + n, 2: str(day)} for n in (1, 2)], partition=(str(day),))
+            server.writer.commit()
+        yield server.client().table("s.db.t").scan().opened()[0].table(), "2"
+
+
+def test_a_snapshot(snapshots: tuple[OpenTable, str]) -> None:
+    table, _ = snapshots
     opener = _opener(table, where="day > '0' and id <> 4", columns="id")
     scan = resolve_opened(opener)
     planned = plan(scan, opener=opener)
     assert _rows(planned.splits) == [(3,), (5,), (6,)]
     assert (planned.report.mode, planned.report.listed, planned.report.skipped) == (
-        "memory",
+        table.mode,
         3,
         {"partition values": 1},
     )
-    assert "memory: it is at hand" in explanation(planned, scan)
+    assert f"{table.mode}: it is at hand" in explanation(planned, scan)
 
 
-def test_an_earlier_version_and_a_limit(table: MemoryTable) -> None:
-    opener = _opener(table, versionAsOf="1", limit="3")
+def test_an_earlier_version_and_a_limit(snapshots: tuple[OpenTable, str]) -> None:
+    table, second = snapshots
+    opener = _opener(table, versionAsOf=second, limit="3")
     planned = plan(resolve_opened(opener), opener=opener)
-    assert (len(planned.splits), planned.exact_rows, planned.report.version) == (1, 3, 1)
-    assert [piece.task.id for piece in planned.splits[0].slices] == ["f0", "f1"]
+    assert (len(planned.splits), planned.exact_rows, planned.report.version) == (1, 3, int(second))
+    rows = _rows(planned.splits)
+    assert len(rows) == 3
+    assert {id_ for id_, _ in rows} < {1, 2, 3, 4}
 
 
 def test_a_change_feed(table: MemoryTable) -> None:
@@ -193,3 +219,23 @@ def test_a_feed_of_another_table_is_refused(
     else:
         with pytest.raises(TableChangedError, match="replaced by another table as of version 0"):
             plan(resolve_opened(opener), opener=opener)
+
+
+def test_each_mode_is_named_once_and_nobody_else_decides_by_a_mode_s_name() -> None:
+    """A mode is one more line in ``MODES`` and in ``Mode``; who needs to know more of one asks what it lists."""
+    root = Path(delta_sharing_spark.__file__).parent
+    assert set(get_args(Mode)) == set(MODES)
+    access_mode = next(option.parse for option in OPTIONS if option.name == "accessMode")
+    assert isinstance(access_mode, Choice)
+    assert {*MODES, "auto"} - {"flight"} == set(access_mode.words)
+    deciding = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Attribute)
+        and "mode" in node.left.attr.split("_")
+        for other in node.comparators
+        if {n.value for n in ast.walk(other) if isinstance(n, ast.Constant)} & {*MODES}
+    }
+    assert deciding == {"access/open.py"}

@@ -17,6 +17,7 @@ import pytest
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.planned_files import FileBatches, live_rows
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
@@ -233,6 +234,23 @@ def test_a_listing_goes_with_its_load(client: SharingClient) -> None:
     assert len(LISTINGS) == kept
 
 
+def test_each_partition_is_told_once_however_many_batches_have_it(client: SharingClient) -> None:
+    """Pages of a server and parts of a checkpoint each have files of most partitions."""
+    plans = [client.table("s.d.t").scan(where=where).plan() for where in ("id < 20000", "id >= 20000 OR id IS NULL")]
+    files = FileBatches([batch for one in plans for batch in one.files.batches])  # type: ignore[attr-defined]
+    first: dict[str | None, FileTask] = {}
+    rows: dict[str | None, int | None] = {}
+    for task in files:
+        day, own = (task.partition_values or {})["day"], live_rows(task)
+        first.setdefault(day, task)
+        before = rows.setdefault(day, 0)
+        rows[day] = None if own is None or before is None else before + own
+    told = list(files.rows_by_partition())
+    assert [task for task, _ in told] == list(first.values())
+    assert {(task.partition_values or {})["day"]: count for task, count in told} == rows
+    assert len(told) == 50
+
+
 def test_a_task_has_all_that_its_line_says(client: SharingClient) -> None:
     planned = client.table("s.d.t").scan().plan()
     tasks = list(planned.files)
@@ -259,6 +277,33 @@ def test_a_limit_ends_the_listing(client: SharingClient) -> None:
         "rows that pass are not known"
     )
     assert client.table("s.d.t").scan().limit(10 * COUNT).plan().report.listed == COUNT
+
+
+def test_the_first_rows_end_the_listing_and_no_server_chooses_them(client: SharingClient) -> None:
+    """As a Polars frame asks for them: what comes is the beginning of the whole frame."""
+    load = client.table("s.d.t").scan()
+    first, whole = load.narrows(load, first_rows=30).plan(), client.table("s.d.t").scan().plan()
+    assert 3 <= first.report.listed < COUNT == whole.report.listed
+    assert "limitHint" not in first.report.sent
+    assert list(first.files) == list(whole.files)[: first.report.files]
+    assert [piece.task for split in first.splits for piece in split.slices] == list(first.files)
+    assert load.narrows(load, first_rows=10 * COUNT).plan().report.listed == COUNT
+    narrowed = load.where("day = 5")
+    assert narrowed.narrows(narrowed, first_rows=3).plan().report.listed == COUNT
+
+
+def test_scans_of_a_scan_share_the_listing_of_the_first_of_them() -> None:
+    """The scan that they narrow was never read itself."""
+    listing = lines(100, numFiles=100)
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(listing, headers=WHOLE))
+        client = SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+        scan = client.table("s.d.t").scan()
+        plans = [scan.where(where).plan() for where in ("day = 7", "day > 40", "id > 5")]
+        assert [(one.report.is_repeated, len(one.files)) for one in plans[:2]] == [(False, 2), (True, 18)]
+        assert scan.plan().report.is_repeated
+        assert [asked.path.endswith("/query") for asked in server.asked].count(True) == 1
 
 
 def test_a_file_that_is_listed_twice_is_an_error() -> None:

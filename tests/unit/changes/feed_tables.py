@@ -130,7 +130,7 @@ def _merged_in_vain(t: DeltaTableBuilder) -> DeltaTableBuilder:
     return t
 
 
-#: By name: from the path to a table whose newest version is a handful.
+#: By name: from the path to a table whose newest version is a handful. ``access/test_every_way.py`` reads each without its feed, too.
 FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
     "mapped, then named again": lambda p: _named_again(table(p, FEED).update(ids(2), doubled())),
     "change files": lambda p: table(p, FEED).delete(ids(3)).update(ids(4, 5), doubled()).append(rows(20, 3)),

@@ -16,8 +16,6 @@ from delta_sharing_spark import SharingClient, load_as_arrow, load_as_pandas
 from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.display import Explanation
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import OPTIONS
-from delta_sharing_spark.options.keywords import LoadOptions
 from delta_sharing_spark.schema.markup import size_text
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import BICYCLE_DAYS, share_sample
@@ -133,8 +131,3 @@ def test_one_call_takes_a_client_s_options(server: SharingServer, tmp_path: Path
     assert server.count("credentials") == 1
     with pytest.raises(OptionError, match="accessMode"):
         load_as_pandas(address, acessMode="dir")  # type: ignore[call-arg]
-
-
-def test_type_checkers_know_the_options() -> None:
-    names = {name for option in OPTIONS for name in (option.name, *option.aliases)}
-    assert set(LoadOptions.__annotations__) == names - {"path", "columns", "where", "limit"}

@@ -50,14 +50,14 @@ def types(server: SharingServer) -> SharedTable:
 
 def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[dict[str, str], str | None]] = []
-    real = type(trips.scan()).to_record_batch_reader
+    real = type(trips.scan())._frames
 
-    def note(scan: object, workers: int | None = None) -> object:
+    def note(scan: object, *, is_filtered: bool) -> object:
         predicate = scan.resolved().predicate  # type: ignore[attr-defined]
         read.append((dict(scan.options), None if predicate is None else str(predicate)))  # type: ignore[attr-defined]
-        return real(scan, workers)  # type: ignore[arg-type]
+        return real(scan, is_filtered=is_filtered)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("delta_sharing_spark.table.Scan.to_record_batch_reader", note)
+    monkeypatch.setattr("delta_sharing_spark.table.Scan._frames", note)
     lazy = trips.lazy()
     start = dt.datetime(2025, 3, 1, tzinfo=UTC)
     values_read = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()

@@ -240,7 +240,7 @@ def test_a_checkpoint_with_statistics_in_columns_only(json_too):
     a, b = snapshot.tasks(keep_stats=True)
     assert (a.rows, json.loads(a.stats), b.rows, b.stats) == (4, tree, None, None)
     (batch,) = [x for x in snapshot.adds(stats_columns=["id"]) if x.paths[0].as_py() == "a"] or [None]
-    assert json.loads(batch.stats_texts([0])[0]) == {"numRecords": 4, "minValues": {"id": 1}, "nullCount": {"id": 0}}
+    assert json.loads(batch.stats_texts()[0]) == {"numRecords": 4, "minValues": {"id": 1}, "nullCount": {"id": 0}}
     assert next(iter(snapshot.adds(with_stats=False))).num_records()[0].as_py() is None
 
 
@@ -319,7 +319,7 @@ def test_planning_imports_no_pandas(tmp_path, where):
         f"skipping = FileSkipping(parse_where({where!r}, snapshot.schema), snapshot.schema, ('p',))\n"
         "files = 0\n"
         "for batch in snapshot.adds(stats_columns=skipping.stats_columns):\n"
-        "    skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)\n"
+        "    skipping.reasons(batch.num_rows, batch.partition_values, batch)\n"
         "    files += len(list(batch.without_stats().tasks()))\n"
         "assert files == 2, files\n"
         "assert not {'pandas', 'sqlglot', 'fsspec'} & set(sys.modules), 'heavy imports'"

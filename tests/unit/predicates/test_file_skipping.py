@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_sharing_spark.predicates.file_skipping import FileSkipping
+from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.predicates.file_skipping import FileSkipping, TextStatistics
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.predicates.statistic_keys import has_bounds, lower, upper
+from delta_sharing_spark.predicates.three_valued import TRUE, bounds_of_statistics, compile_possible_values
+from delta_sharing_spark.predicates.tree import columns
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import cases
@@ -244,7 +248,7 @@ def test_many_files_in_columns() -> None:
         TABLE,
         PARTITIONS,
     )
-    reasons = skipping.reasons(count, {"day": days}, lambda places: [texts[i] for i in places])
+    reasons = skipping.reasons(count, {"day": days}, TextStatistics(texts))
     assert np.count_nonzero(reasons == SkipReason.KEEP) == 2
     assert np.count_nonzero(reasons == SkipReason.PARTITION_VALUES) == sum(d.as_py() < "2020-02-01" for d in days)
 
@@ -368,52 +372,134 @@ def test_a_column_that_a_file_lacks_is_null() -> None:
     assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {}, lambda *_: None)(0)
 
 
-@cases(200)
-@given(
-    st.sampled_from(["a2 = 5", "a2 > 3 AND a2 <= 7", "a >= 2 AND s = 'b'", "a2 < 4 OR a = 1", "a2 IN (2, 4)", "a > 1", "d > '1970-01-02'", "d = '2020-02-02'"]),
-    st.lists(
-        st.one_of(
-            st.none(),
-            st.sampled_from(["", "{}", "null", "[]", "{", '{"minValues":null}', '{"minValues":{"a2":1.5}}', '{"minValues"\n:{}}',
-                             '{}\n{"minValues":{"a2":9},"maxValues":{"a2":9}}', " ", '{"maxValues":{"d":"19700102"}}', '{"maxValues":{"d":5}}',
-                             '{"minValues":{"a2":1e999}}', '{"minValues":{"a2":9223372036854775808,"a":true}}']),
-            st.builds(lambda d: stats_of(d=d), st.lists(st.sampled_from(["1969-12-31", "1970-01-02", "2020-02-02", "x"]), min_size=2, max_size=2)),
-            st.builds(stats, st.sampled_from(["a2", "a", "s"]), st.integers(-2, 9), st.integers(-2, 9), st.sampled_from([None, 0, 10])),
-        ),
-        min_size=1,
-        max_size=30,
-    ),
+#: Values that a bound may have, of the types of ``TABLE`` and of none.
+_BOUNDS: dict[str, st.SearchStrategy[Any]] = {
+    "a": st.integers(-3, 9), "a2": st.sampled_from([*range(-2, 9), 2**63 - 1, -(2**63), 2**63, 2**80, 5.0, 1.5, True, "5"]),
+    "s": st.sampled_from(["", "a", "b", "ba", "bz", "c", "é", "b\ufffd", "b\U0010ffff", "b\x7f", "\ud800", "x" * 31, "x" * 32, "x" * 40,
+                          "x" * 30 + "\x7f", "x" * 31 + "\x7f", "é" * 31, "é" * 32 + "\ufffd", "😀" * 16]),
+    "f": st.one_of(st.floats(), st.sampled_from(["NaN", "Infinity", "-Infinity", "x", 2**70, 10**400, 5, -0.0])),
+    "f32": st.one_of(st.floats(width=32), st.sampled_from([1e39, -1e300, 0.1, 3, "NaN"])),
+    "d": st.sampled_from(["1969-12-31", "1970-01-02", "2020-02-02", "9999-12-31", "19700102", "2020-02-30", "x", ""]),
+    "ts": st.sampled_from(["1970-01-01T00:00:00.000Z", "1969-12-31T23:59:59.999Z", "2020-01-01T00:00:00.123Z", "2020-01-01T00:00:00.123456Z",
+                           "2020-01-01T00:00:00.000+01:00", "2020-01-01 00:00:00", "2020-13-01T00:00:00.000Z", "0000-01-01T00:00:00.000Z",
+                           "0001-01-01T00:00:00.000Z", "1850-01-01T00:00:00.000Z", "2020-01-01T24:00:00.000Z", "2020-01-01T00:00:00.000"]),
+    "ntz": st.sampled_from(["1970-01-01T00:00:00.000", "2020-01-01T00:00:00.999", "2020-01-01T00:00:00.999999", "2020-01-01T00:00:00.000Z"]),
+    "dc": st.one_of(st.sampled_from([1.5, 1.51, 2, -5.44, 12345678901234.56, 1.2345678901234567e19, 10**30, "1.5", "x", 1.005, 0.1]),
+                    st.decimals(-(10**6), 10**6, places=2).map(float), st.floats(allow_nan=False)),
+    "b": st.booleans(), "bin": st.text(), "wide": st.floats(), "array": st.integers(),
+}  # fmt: skip
+_ODD = st.sampled_from([None, None, True, "1", 1.5, [], {}, {"x": 1}, float("nan"), 2**70])
+#: Conditions on each of these columns; a file's statistics are of one of them, so that bounds and conditions meet.
+_CONDITIONS = {
+    "a": ["a = 5", "a > 3 AND a <= 7", "NOT a >= 7", "a <> 4", "a NOT IN (2, 8, 3)", "a IS NULL", "(a = 1) IS NULL", "a = a2", "a < a2 OR a > 5"],
+    "a2": ["a2 = 5", "a2 IN (2, 4, 9223372036854775807)", "a2 < 4 OR a2 > 6", "NOT (a2 > 3)", "a2 IS NOT NULL"],
+    "s": ["s = 'b'", "s > 'b' AND s < 'bb'", "s LIKE 'b%'", "s NOT LIKE 'b%'", "s LIKE '%'", "s LIKE 'b_'", "startswith(s, 'x')", "s IN ('', 'é', 'c')",
+          "s <> 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'", "s IS NULL OR s = 'a'", "NOT (s LIKE 'b' OR s = 'c')"],
+    "f": ["f = 1D", "f > 100D", "f < 5D", "f = 'NaN'", "f IN (0D, CAST('NaN' AS DOUBLE))", "f <> 0D", "f >= CAST('Infinity' AS DOUBLE)"],
+    "f32": ["f32 = 0.1F", "f32 > 3F", "f32 <= 0F", "f32 <> CAST('NaN' AS FLOAT)"], "wide": ["wide > 0.1D", "wide IS NULL"],
+    "d": ["d = '2020-02-02'", "d > '1970-01-02'", "d NOT IN ('1969-12-31', '2020-02-02')"],
+    "ts": ["ts = '2020-01-01 00:00:00.123456Z'", "ts > '1970-01-01 00:00:00Z'", "ts <= '1850-01-01 00:00:00Z'", "year(ts) = 2020"],
+    "ntz": ["ntz > '2020-01-01 00:00:00.9999'", "ntz = '1970-01-01'"],
+    "dc": ["dc = 1.5", "dc > 1.5 AND dc < 1.52", "dc = 12345678901234.56", "dc < -5", "dc IN (2, 0.1, 12345678901234567890.12)"],
+    "b": ["b", "NOT b", "b IS NULL", "b = true OR a = 1"], "bin": ["bin = X'00'", "bin IS NOT NULL"], "array": ["array IS NULL", "array IS NOT NULL"],
+}  # fmt: skip
+_OTHER_TEXTS = st.sampled_from(
+    [None, "", "{}", "null", "[]", "{", '{"minValues":null}', '{"minValues"\n:{}}', " ", '{"minValues":{"a2":1e999}}', '{"maxValues":5}',
+     '{}\n{"minValues":{"a2":9},"maxValues":{"a2":9}}', '{"minValues":{"a":1},"minValues":{"a":9},"maxValues":{"a":9}}', '{}{"maxValues":{"a":1}}',
+     '{"maxValues":', '{"a":1}}', ' {"maxValues":{"a":1}}\t']
 )  # fmt: skip
-def test_statistics_in_columns_skip_what_they_skip_one_by_one(text: str, texts: list[str | None]) -> None:
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[str, list[str | None]]:
+    """A condition, and the statistics of files."""
+    column = draw(st.sampled_from(sorted(_CONDITIONS)))
+    text = draw(st.sampled_from(_CONDITIONS[column]))
+    if draw(st.booleans()):
+        text = f"({text}) {draw(st.sampled_from(['AND', 'OR']))} {draw(st.sampled_from([*_CONDITIONS['a'], *_CONDITIONS['s']]))}"
+    bound = st.one_of(_BOUNDS[column], _ODD) if draw(st.booleans()) else _BOUNDS[column]
+    counts = st.sampled_from([0, 0, 3, 10, None, True, "3", 2**64])
+
+    def statistics(low: Any, high: Any, nulls: Any, rows: Any, other: Any) -> str:
+        sides = ({column: end, "s" if column == "a" else "a": other} for end in (low, high))
+        lows, highs = ({name: value for name, value in side.items() if value is not None} for side in sides)
+        return json.dumps({"numRecords": rows, "minValues": lows, "maxValues": highs, "nullCount": {column: nulls}})
+
+    other = st.one_of(st.none(), _BOUNDS["s" if column == "a" else "a"])
+    each = st.one_of(st.builds(statistics, bound, bound, counts, counts, other), _OTHER_TEXTS)
+    return text, draw(st.lists(each, min_size=1, max_size=30))
+
+
+def reason_of(text: str, stats: str | None) -> SkipReason:
+    """The rule for one file, written down once more: bounds read one by one, and the truth values that they leave."""
+    expression = parse_where(text, TABLE)
+    paths = list(dict.fromkeys(column.path for column in columns(expression)))
+    kinds = {column.path: column.type for column in columns(expression)}
+    try:
+        tree = json.loads(stats or "")
+    except ValueError:
+        return SkipReason.KEEP
+    if not isinstance(tree, dict):
+        return SkipReason.KEEP
+    bounds = []
+    for (name,) in paths:
+        kind = kinds[name,]
+        low, high, nulls = (
+            part.get(name) if isinstance(part := tree.get(key), dict) else None
+            for key in ("minValues", "maxValues", "nullCount")
+        )
+        is_read, is_bounded = has_bounds(kind) and name != "wide", low is not None or high is not None
+        keys = (lower(low, kind), *upper(high, kind)) if is_read else ()
+        nulls, rows = (
+            count if type(count) is int and abs(count) < 2**63 else None for count in (nulls, tree.get("numRecords"))
+        )
+        if nulls == 0 and not is_bounded and is_read and str(kind) != "boolean":
+            nulls = None
+        bounds.append(bounds_of_statistics(kind, rows, nulls, is_bounded, *keys))
+    may_pass = compile_possible_values(expression, {path: slot for slot, path in enumerate(paths)})(bounds) & TRUE
+    return SkipReason.KEEP if may_pass else SkipReason.STATISTICS
+
+
+@cases(600)
+@given(files())
+def test_files_in_arrays_are_skipped_as_one_by_one(drawn: tuple[str, list[str | None]]) -> None:
+    text, texts = drawn
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
-    one_by_one = [skipping.reason({}, t) for t in texts]
-    assert skipping.reasons(len(texts), {}, lambda places: [texts[i] for i in places]).tolist() == one_by_one
+    expected = [reason_of(text, stats) for stats in texts]
+    assert skipping.reasons(len(texts), {}, TextStatistics(texts)).tolist() == expected
+    assert [skipping.reason({}, stats) for stats in texts] == expected
 
 
 @pytest.mark.parametrize(
     ("text", "left"),
-    [("a = 3", [1]), ("a > 5 AND a2 < 9", [2]), ("d = '1969-12-31'", [0]), ("d < '1970-01-02' AND a <= 2", [0]), ("a = 9 OR a = 10", [])],
+    [("a = 3", [1]), ("a > 5 AND a2 < 9", [2]), ("d = '1969-12-31'", [0]), ("d < '1970-01-02' AND a <= 2", [0]), ("a = 9 OR a = 10", []),
+     ("s = 'b'", [1]), ("dc > 1.49 AND dc < 1.51", [1]), ("ts >= '2020-01-01 00:00:00.123456Z'", [2]), ("f < 1D", [0])],
 )  # fmt: skip
-def test_parsed_statistics_leave_files_out_before_their_json_is_made(text: str, left: list[int]) -> None:
-    texts = [stats_of(a=[0, 2], a2=[0, 0], d=["1969-12-01", "1970-01-01"]), stats_of(a=[3, 5], a2=[0, 0], d=["1970-01-02", "1970-01-03"]),
-             stats_of(a=[6, 8], a2=[5, 9], d=["2020-01-01", "2020-01-02"])]  # fmt: skip
-    asked: list[int] = []
-
-    def made(places: list[int]) -> list[str]:
-        asked.extend(places)
-        return [texts[i] for i in places]
-
+def test_parsed_statistics_leave_out_what_their_json_would(text: str, left: list[int]) -> None:
+    texts = [
+        stats_of(a=[0, 2], a2=[0, 0], d=["1969-12-01", "1970-01-01"], s=["", "a"], dc=[0, 1], ts=["1969-01-01T00:00:00.000Z"] * 2, f=[0.5, 2.0]),
+        stats_of(a=[3, 5], a2=[0, 0], d=["1970-01-02", "1970-01-03"], s=["b", "c"], dc=[1.5, 1.5], ts=["2019-12-31T00:00:00.000Z"] * 2, f=[1.0, 3.0]),
+        stats_of(a=[6, 8], a2=[5, 9], d=["2020-01-01", "2020-01-02"], s=["c", "d"], dc=[2, 99], ts=["2020-01-01T00:00:00.123Z"] * 2, f=[7, 9]),
+    ]  # fmt: skip
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
-    reasons = skipping.reasons(3, {}, made, parsed_stats(texts, TABLE)).tolist()
-    assert reasons == [SkipReason.KEEP if i in left else SkipReason.STATISTICS for i in range(3)]
-    assert asked == (left or [0, 1, 2])
+    expected = [SkipReason.KEEP if i in left else SkipReason.STATISTICS for i in range(3)]
+    assert (
+        skipping.reasons(3, {}, in_columns(texts)).tolist() == [reason_of(text, stats) for stats in texts] == expected
+    )
 
 
 def test_parsed_statistics_that_contradict_themselves_leave_no_file_out() -> None:
     texts = [stats_of(a=[7, 3], d=["2020-02-01", "2019-01-01"])]
     for text in ("a = 5", "a < 5", "a > 5", "d = '2020-01-01'"):
         skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
-        assert skipping.reasons(1, {}, lambda _: texts, parsed_stats(texts, TABLE)).tolist() == [SkipReason.KEEP]
+        assert skipping.reasons(1, {}, in_columns(texts)).tolist() == [SkipReason.KEEP]
+
+
+def in_columns(texts: list[str]) -> AddBatch:
+    """Files whose statistics a checkpoint has in columns alone."""
+    parsed, count = parsed_stats(texts, TABLE), len(texts)
+    numbers = pa.array(range(count), pa.int64())
+    return AddBatch("", pa.array(map(str, range(count))), numbers, {}, numbers, stats_parsed=parsed)
 
 
 def stats_of(**bounds: list[Any]) -> str:
@@ -425,13 +511,17 @@ def test_statistics_in_columns_are_read_without_pandas() -> None:
     """Its import would cost more than the planning."""
     code = (
         "import sys\nimport pyarrow as pa\n"
+        "from delta_sharing_spark.deltalog.add_batch import AddBatch\n"
         "from delta_sharing_spark.predicates.file_skipping import FileSkipping\n"
+        "from delta_sharing_spark.schema.arrow_bridge import int64s, strings\n"
         "from delta_sharing_spark.predicates.sql import parse_where\n"
         "from delta_sharing_spark.schema.types import Field, Primitive, Struct\n"
         "schema, bounds = Struct((Field('i', Primitive('long')),)), pa.struct([('i', pa.int64())])\n"
         "stats = pa.nulls(3, pa.struct([('minValues', bounds), ('maxValues', bounds)]))\n"
         "skipping = FileSkipping(parse_where('i > 5', schema), schema, ())\n"
-        "assert skipping.reasons(3, {}, lambda places: [None] * len(places), stats).tolist() == [0, 0, 0]\n"
+        "texts, sizes = strings(['x'] * 3), int64s([1] * 3)\n"
+        "batch = AddBatch('', texts, sizes, {}, sizes, stats_parsed=stats)\n"
+        "assert skipping.reasons(3, {}, batch).tolist() == [0, 0, 0]\n"
         "assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

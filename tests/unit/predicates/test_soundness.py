@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, example, given
 
+from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.predicates.evaluate import evaluate
-from delta_sharing_spark.predicates.file_skipping import FileSkipping
+from delta_sharing_spark.predicates.file_skipping import FileSkipping, TextStatistics
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
@@ -84,9 +85,9 @@ def test_statistics_never_skip_a_row_that_passes(
         file_statistics = statistics(rows + extra, SCHEMA, nan=nan, prefix=prefix, short=nan)
         stats = {k: v for k, v in file_statistics.items() if k not in dropped}
         text = to_json({**stats, "tightBounds": not extra})
-        in_columns = skipping.reasons(
-            1, {}, lambda places, text=text: [text] * len(places), parsed_stats([text], SCHEMA)
-        )
+        one = pa.array([1], pa.int64())
+        batch = AddBatch("", pa.array(["f"]), one, {}, one, stats_parsed=parsed_stats([text], SCHEMA))
+        in_columns = skipping.reasons(1, {}, batch)
         if skipping.reason({}, text) or in_columns[0]:
             assert not any(answer(expression, row) for row in rows)
 
@@ -111,7 +112,7 @@ def test_partition_values_decide_exactly_and_with_statistics_soundly(
         assert reason == SkipReason.KEEP
         assert skipping.reason(values, None) == SkipReason.KEEP
     columns = {name: pa.array([value] * 2, pa.string()) for name, value in values.items()}
-    assert list(skipping.reasons(2, columns, lambda places: [stats] * len(places))) == [reason] * 2
+    assert list(skipping.reasons(2, columns, TextStatistics([stats] * 2))) == [reason] * 2
 
 
 class InMemory:

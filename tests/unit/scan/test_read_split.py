@@ -213,6 +213,22 @@ def test_coalesced_and_cut_ranges_cover_the_same_bytes(ranges: list[tuple[int, i
     assert all(0 < p.length <= limit for p in pieces)
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(("key", "is_shared"), [("delta.mark", False), ("iceberg.mark", False), ("comment", True)])
+def test_what_was_learned_of_columns_serves_no_others_that_look_alike(
+    key: str, is_shared: bool, is_nested: bool
+) -> None:
+    """Schemas are equal whatever their metadata, and a table feature may say there how files hold a column."""
+
+    def habits(metadata: dict[str, str]) -> object:
+        marked = Field("s", STRING, metadata=metadata)
+        schema = Struct((Field("l", Array(Struct((marked,)), True)) if is_nested else marked,))
+        return split_reader._habits_of(Split(0, spec_of(schema), (), LocalAccess({})))
+
+    assert (habits({}) is habits({key: "true"})) == is_shared
+    assert habits({key: "true"}) is habits({key: "true"})
+
+
 def test_memory_held_ahead_is_bounded_whatever_the_number_of_files() -> None:
     one = parquet(numbers(10_000))  # about 500 KB
     opened: list[str] = []

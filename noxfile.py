@@ -30,6 +30,7 @@ from environments import (
     side_by_side,
     spark_environment,
 )
+from java import java_home
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -44,6 +45,8 @@ SPARKS = {
     "4.2": ["pyspark[connect]~=4.2.0"],
     "4.3": ["pyspark[connect]~=4.3.0"],
 }
+#: PySpark before 4.2 leaves sockets to the garbage collector.
+LENIENT = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 #: What a caller's type checker must see of the installed package: its ``py.typed``, and types that are not Any.
 TYPED_CONSUMER = """from typing_extensions import assert_type
 from delta_sharing_spark import Scan, SharedTable, SharingClient
@@ -219,8 +222,7 @@ def _behaviour(version: str) -> Callable[[nox.Session], None]:
     def session_of_one_version(session: nox.Session) -> None:
         env = spark_environment(session)
         install(session, "-e", ".[all,server]", *SPARKS[version], groups=["test"])
-        # PySpark before 4.2 leaves sockets to the garbage collector.
-        lenient = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"] if version < "4.2" else []
+        lenient = LENIENT if version < "4.2" else []
         for mode in ("classic", "connect"):
             pytest(session, *named_or(session, "tests/spark"), f"--spark-mode={mode}", *lenient, env=env)
 
@@ -308,6 +310,19 @@ def yarn(session: nox.Session) -> None:
     session.run("python", "tests/yarn.py", *session.posargs, env=env)
 
 
+@nox.session
+def iceberg(session: nox.Session) -> None:
+    """Iceberg tables that pyiceberg writes by Nessie's catalog, and drawn ones by Spark's Iceberg runtime, beside their own answers.
+
+    Needs Maven, and a Java of 21 or newer for Nessie beside Spark's; ``-- tests/iceberg/test_nessie.py`` for a part,
+    ``-- --drawn-seed=7 --drawn-histories=1`` for one history.
+    """
+    env = spark_environment(session) | {"NESSIE_JAVA_HOME": str(java_home(session, 21))}
+    install(session, "-e", ".[all,server]", *SPARKS["4.1"], groups=["test"])
+    drawn = [] if session.posargs else [f"--drawn-seed={int.from_bytes(os.urandom(4), 'big')}"]
+    pytest(session, *named_or(session, "tests/iceberg"), *drawn, *LENIENT, env=env)
+
+
 @nox.session(name="flight-clients")
 def flight_clients(session: nox.Session) -> None:
     """Arrow's Go and Java clients list, poll, read, renew and cancel at our Flight gateway; needs Go, or a JDK and Maven; ``-- java``."""
@@ -359,7 +374,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gate(session: nox.Session) -> None:
-    """Is reading as fast as it was, with as few requests and bytes? Five minutes; ``-- rows planning`` for parts; Linux."""
+    """Is reading as fast as it was, with as few requests and bytes? Ten minutes; ``-- rows planning`` for parts; Linux."""
     env = spark_environment(session)
     install(session, "-e", EVERYTHING, groups=["test"])
     session.run("python", "benchmarks/gate.py", *session.posargs, env=env)

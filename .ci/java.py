@@ -15,32 +15,32 @@ import nox
 OLDEST_JAVA = 17
 
 
-def java_home(session: nox.Session) -> Path:
-    """The home of a Java that Spark runs on; installed on Debian as root, else an error with the line to run."""
+def java_home(session: nox.Session, oldest: int = OLDEST_JAVA) -> Path:
+    """The home of a Java that Spark runs on, or of a newer one; installed on Debian as root, else an error with the line to run."""
     for home in _java_homes():
-        if _java_version(home) >= OLDEST_JAVA:
+        if _java_version(home) >= oldest:
             return home
     debian = Path("/etc/debian_version").exists() and shutil.which("apt-get")
     if debian and os.geteuid() == 0:
-        session.log(f"no Java {OLDEST_JAVA} or newer found: installing a headless one")
+        session.log(f"no Java {oldest} or newer found: installing a headless one")
         subprocess.run(["apt-get", "update", "-qq"], check=False)
-        for package in ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"):
+        for package in (f"openjdk-{oldest}-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"):
             noninteractive = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
             if subprocess.run(command, env=noninteractive, check=False).returncode == 0:
                 break
         for home in _java_homes():
-            if _java_version(home) >= OLDEST_JAVA:
+            if _java_version(home) >= oldest:
                 return home
     if debian:
-        line = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
+        line = f"sudo apt-get update && sudo apt-get install -y openjdk-{oldest}-jre-headless"
     elif sys.platform == "darwin":
-        line = "brew install openjdk@17"
+        line = f"brew install openjdk@{oldest}"
     elif shutil.which("dnf"):
-        line = "sudo dnf install -y java-17-openjdk-headless"
+        line = f"sudo dnf install -y java-{oldest}-openjdk-headless"
     else:
-        line = "install a Java 17 and set JAVA_HOME to it"
-    session.error(f"Spark needs Java {OLDEST_JAVA} or newer and none was found. Run: {line}")
+        line = f"install a Java {oldest} and set JAVA_HOME to it"
+    session.error(f"Java {oldest} or newer is needed and none was found. Run: {line}")
 
 
 def _java_homes() -> Iterable[Path]:

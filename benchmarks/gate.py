@@ -1,13 +1,14 @@
-"""The gate for speed: does this checkout read as fast, and ask as little, as the bounds in ``gate.json`` say? Under five minutes.
+"""The gate for speed: does this checkout read as fast, and ask as little, as the bounds in ``gate.json`` say? Some five minutes.
 
     python benchmarks/gate.py                        all of it; exit code 1 where a bound is passed
-    python benchmarks/gate.py rows planning          parts of it: spark, rows, planning, loads
+    python benchmarks/gate.py rows planning          parts of it: spark, rows, planning, loads, iceberg
+    python benchmarks/gate.py rows --only wide       of these what is called so
     python benchmarks/gate.py --keep                 measure, and write what was measured, with room, as bounds
 
 Times are ratios within one run, to a contender that does not depend on this project: ``spark.read.parquet`` of the same
 local files, a download and decode of the same URLs (``parts``), Polars, deltalake, an answer that ``json.loads`` reads.
-``cpu`` is such a ratio of processor seconds, ``seconds`` of the clock; each is the best of several turns. A ratio beyond its
-bound is measured once more, and the better one counts. ``requests``, ``modules`` and ``surplus`` are counts without room; ``surplus``
+``cpu`` is such a ratio of processor seconds, ``seconds`` of the clock; each is the best of two turns. Where a ratio is beyond its
+bound there are two more, and the best of all counts. ``requests``, ``modules`` and ``surplus`` are counts without room; ``surplus``
 is bytes fetched beyond the column chunks that a query needs, or beyond whole files where a reader cannot choose.
 Linux: processor seconds of Spark's processes come from ``/proc``.
 """
@@ -22,12 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import iceberg_tables
 import planning
 import pyarrow.parquet as pq
 import reading
@@ -105,7 +107,13 @@ def ask(title: str, table: str, frame: Any) -> None:
         frame.count()
 
 
+def counts_of(measures: Measures) -> Measures:
+    return {kind: value for kind, value in measures.items() if kind not in ROOM}
+
+
 QUERIES = ("full scan", "three columns", "filter", "count")
+#: Of Iceberg tables, which are read as others once they are planned.
+ICEBERG_QUERIES = ("full scan", "filter", "count")
 
 
 class Turns:
@@ -130,8 +138,22 @@ class Turns:
                 yield name, {kind: value / base[kind] if kind in ROOM else value for kind, value in best.items()}
 
 
-def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: Check) -> None:
-    spark = session()
+def by_spark(
+    tables: Mapping[str, Path],
+    server: Served,
+    profile: Path,
+    check: Check,
+    *,
+    is_iceberg: bool = False,
+    queries: Collection[str] = QUERIES,
+) -> None:
+    """Each query of each table by the lane and the Python source, beside Spark's own reader of the same files.
+
+    Args:
+        tables: Directories of Parquet files, by name.
+        is_iceberg: Whether they are read as the Iceberg tables that the files are of.
+    """
+    spark, schema = session(), "iceberg" if is_iceberg else "file"
 
     def once(title: str, table: str, engine: str) -> Measures:
         server.served()
@@ -140,8 +162,8 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
             frame = spark.read.parquet(str(tables[table] / "*.parquet"))
         else:  # by a client that has read nothing before
             frame = (
-                SharingClient(str(profile), accessMode="url")
-                .table(f"bench.file.{table}")
+                SharingClient(str(profile), accessMode="iceberg" if is_iceberg else "url")
+                .table(f"bench.{schema}.{table}")
                 .to_spark(spark, engine=engine)
             )
         ask(title, table, frame)
@@ -149,6 +171,9 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
         if engine == "file":
             return {"seconds": seconds, "cpu": cpu}
         counts = server.served()
+        requests = {"requests": sum(n for n, _ in counts.values())}
+        if is_iceberg:  # of whose bytes some are of manifests
+            return {"seconds": seconds, "cpu": cpu, **requests}
         columns = {"three columns": reading.NARROW[table].split(","), "filter": FILTERS[table][1], "count": ()}.get(
             title
         )
@@ -156,27 +181,27 @@ def by_spark(tables: Mapping[str, Path], server: Served, profile: Path, check: C
         chosen = columns if engine == "native" else None
         where = FILTERS[table][0] if title == "filter" else None
         surplus = counts.get("data", [0, 0])[1] - needed_bytes(tables[table], chosen, where)
-        return {
-            "seconds": seconds,
-            "cpu": cpu,
-            "requests": sum(n for n, _ in counts.values()),
-            "surplus": max(0, surplus),
-        }
+        return {"seconds": seconds, "cpu": cpu, **requests, "surplus": max(0, surplus)}
 
-    ways = {"file": "file", "lane": "native", "Python source": "python"}
+    def turn(title: str, table: str, engine: str, counts: Measures) -> Measures:
+        """Counts are those of the first read: the lane holds what it has read, for later clients too."""
+        measures = once(title, table, engine)
+        if not counts:
+            counts.update(counts_of(measures))
+        return {kind: value for kind, value in measures.items() if kind in ROOM} | counts
 
-    def again(title: str, table: str, engine: str, counts: Measures) -> Measures:
-        return {kind: value for kind, value in once(title, table, engine).items() if kind in ROOM} | counts
-
+    spark.range(10).count()  # what a session does once counts for nobody
     for table in tables:
-        for title in QUERIES:
-            run = {}
-            for name, engine in ways.items():
-                # What is counted is the first read: the lane holds what it has read, for later clients too.
-                first = once(title, table, engine)
-                counts = {kind: value for kind, value in first.items() if kind not in ROOM}
-                run[name] = partial(again, title, table, engine, counts)
-            check.measure(f"{table}, {title}", run, to="file")
+        for title in queries:
+            name = f"{'Iceberg, ' * is_iceberg}{table}, {title}"
+            ways = {"file": "file", "lane": "native", "Python source": "python"}
+            if title != "full scan":
+                del ways["Python source"]
+            run = {way: partial(turn, title, table, engine, {}) for way, engine in ways.items()}
+            check.measure(name, run, to="file")
+            # Each query by the Python source is the full scan again, but for what its condition leaves out.
+            if title != "full scan" and check.takes(cell := f"{name}, Python source"):
+                check.add(cell, counts_of(once(title, table, "python")))
     spark.stop()
 
 
@@ -276,6 +301,68 @@ def by_planning(directory: Path, check: Check) -> None:
         server.close()
 
 
+# --- Iceberg ----------------------------------------------------------------------------------------------------------
+
+_ICEBERG_PLANNING = """
+import json, sys, time
+import pyarrow.parquet, pyarrow.compute, requests, numpy
+import fastavro, pyiceberg.catalog, pyiceberg.io.pyarrow, pyiceberg.table
+from delta_sharing_spark import SharingClient
+from pyiceberg.table import StaticTable
+profile, document, way = sys.argv[1:]
+def ours():
+    return SharingClient(profile, accessMode="iceberg").table("bench.iceberg.many").scan().plan().report.listed
+def pyiceberg():
+    from support.written_iceberg import DirectoryIO
+    root = document.rsplit("/", 4)[0]
+    settings = {"py-io-impl": "support.written_iceberg.DirectoryIO", "lake.location": "s3://lake", "lake.directory": root}
+    return sum(1 for _ in StaticTable.from_metadata(document, settings).scan().plan_files())
+run = pyiceberg if way == "pyiceberg" else ours
+began, burnt = time.perf_counter(), time.process_time()
+files = run()
+modules = sum(name.startswith("delta_sharing_spark.") for name in sys.modules)
+print(json.dumps([time.process_time() - burnt, files, modules]))
+"""
+
+
+def by_iceberg(directory: Path, check: Check) -> None:
+    """Iceberg tables with the rows of ``large`` and ``small``, and a plan of many files beside pyiceberg's."""
+    delta = reading.write_tables(directory, SCALE)
+    documents = iceberg_tables.write_copies({name: delta[name] for name in ("large", "small")}, directory / "copies")
+    many = iceberg_tables.write_many(directory / "many", LOG_FILES)
+    server = Served(documents)
+    try:
+        profile = directory / "iceberg.share"
+        profile.write_text(server.profile)
+        files = {name: document.parents[1] / "data" for name, document in documents.items()}
+        by_spark(files, server, profile, check, is_iceberg=True, queries=ICEBERG_QUERIES)
+    finally:
+        server.close()
+    server = Served({"many": many})
+    spent: dict[str, float] = {}
+    try:
+        profile.write_text(server.profile)
+
+        def planned(way: str) -> Measures:
+            server.served()
+            command = [sys.executable, "-c", _ICEBERG_PLANNING, str(profile), str(many), way]
+            env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "tests")}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+            if done.returncode:
+                raise RuntimeError(done.stderr[-2000:])
+            cpu, listed, modules = json.loads(done.stdout.splitlines()[-1])
+            assert listed == LOG_FILES, listed
+            spent[way] = min(cpu, spent.get(way, math.inf))
+            requests = sum(n for n, _ in server.served().values())
+            return {"cpu": cpu} if way == "pyiceberg" else {"cpu": cpu, "requests": requests, "modules": modules}
+
+        ways = {way: partial(planned, way) for way in ("pyiceberg", "ours")}
+        check.measure(f"Iceberg, {LOG_FILES:,} files of a manifest", ways, to="pyiceberg")
+        print(*(f"{LOG_FILES:,} files by {way}: {cpu:.2f} processor seconds" for way, cpu in spent.items()), sep="\n")
+    finally:
+        server.close()
+
+
 # --- loads ------------------------------------------------------------------------------------------------------------
 
 
@@ -297,18 +384,24 @@ def by_loads(check: Check) -> None:
 class Check:
     """Measures beside the bounds that are kept for them."""
 
-    def __init__(self, bounds: Cells, *, keeps: bool, turns: int) -> None:
-        self.bounds, self.keeps, self.turns = bounds, keeps, turns
+    def __init__(self, bounds: Cells, *, keeps: bool, turns: int, only: str) -> None:
+        self.bounds, self.keeps, self.turns, self.only = bounds, keeps, turns, only
         self.measured: Cells = {}
 
     def measure(self, title: str, ways: Mapping[str, Callable[[], Measures]], *, to: str) -> None:
         """Run ways in turn, and twice as often where one passes a bound of its times."""
+        if not any(self.takes(f"{title}, {name}") for name in ways):
+            return
         run = Turns(ways)
         run.run(self.turns)
         if not self.keeps and any(self.passed(f"{title}, {name}", cell) for name, cell in run.ratios(to)):
             run.run(self.turns)
         for name, cell in run.ratios(to):
             self.add(f"{title}, {name}", cell)
+
+    def takes(self, cell: str) -> bool:
+        """Whether a cell is asked for."""
+        return self.only in cell
 
     def passed(self, cell: str, measures: Measures) -> list[str]:
         bounds = self.bounds.get(cell)
@@ -357,19 +450,20 @@ def served_tables(directory: Path) -> Iterator[tuple[dict[str, Path], Served, Pa
         server.close()
 
 
-PARTS = ("loads", "planning", "rows", "spark")
+PARTS = ("loads", "planning", "rows", "spark", "iceberg")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=PARTS, help=", ".join(PARTS))
     parser.add_argument("--keep", action="store_true", help="write what was measured as bounds, with room")
-    parser.add_argument("--turns", type=int, default=3, help="how often each way is timed; the best counts")
+    parser.add_argument("--turns", type=int, default=2, help="how often each way is timed; the best counts")
+    parser.add_argument("--only", default="", help="cells with this in their names, such as 'wide, full scan'")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     bounds = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    check = Check(bounds, keeps=arguments.keep, turns=arguments.turns)
+    check = Check(bounds, keeps=arguments.keep, turns=arguments.turns, only=arguments.only)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="gate-") as name:
         directory = Path(name)
@@ -383,6 +477,8 @@ def main() -> int:
                     by_rows(tables, server, profile, check)
                 if "spark" in arguments.parts:
                     by_spark(tables, server, profile, check)
+        if "iceberg" in arguments.parts:
+            by_iceberg(directory, check)
     seconds = f"{time.perf_counter() - began:.0f} s"
     if arguments.keep:
         check.keep()

@@ -26,7 +26,7 @@ class Served:
     """The server's process, with tables ``bench.file.<name>`` and, at ``s3://``, ``bench.s3.<name>``.
 
     Args:
-        tables: Their directories, by name.
+        tables: Their directories, by name; ``bench.iceberg.<name>`` are those whose path is an Iceberg metadata document.
         seen_at: The address in data URLs; the server is at loopback for who asks it for tables.
     """
 
@@ -88,6 +88,10 @@ def main(seen_at: str, *tables: str) -> None:
             )
         for text in tables:
             name, _, path = text.partition("=")
+            if path.endswith(".metadata.json"):
+                server.bucket("lake", Path(path).parents[3])
+                server.add_iceberg_table(f"bench.iceberg.{name}", Path(path), "lake")
+                continue
             server.add_table(f"bench.file.{name}", path, access_modes=("url", "dir"))
             server.add_bucket_table(f"bench.s3.{name}", path, ("url", "dir"))
         print(json.dumps(server.profile()).replace("0.0.0.0", "127.0.0.1"), flush=True)

@@ -45,6 +45,7 @@ HEAD = """# The tests
 | `faults/` | the matrix of what storage, server and network do wrong, by access mode and moment |
 | `emulators/` | directory access on emulators of S3, Azure and GCS (`nox -s emulators`) |
 | `peers/`, `reference_client/` | this client beside the reference server and the reference Python client (nox sessions of their own) |
+| `iceberg/` | tables of other Iceberg writers: pyiceberg's in Nessie's catalog, drawn ones of Spark's runtime (`nox -s iceberg`) |
 | `fuzz/` | damaged answers, logs, files, profiles and options (`nox -s fuzz`) |
 | `support/` | what several suites share |
 

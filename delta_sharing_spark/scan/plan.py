@@ -96,11 +96,13 @@ class DeleteFile:
         location: An absolute storage path.
         size: Its bytes.
         keys: The columns, named by their ids, whose values it deletes (equality deletes); none where it names positions.
+        namespace: A digest of the table and the recipient: another's file of the same location is another file.
     """
 
     location: str
     size: int
     keys: tuple[Field, ...] = ()
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

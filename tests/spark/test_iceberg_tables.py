@@ -25,13 +25,14 @@ def answer(name: str) -> list[str]:
     return sorted(map(repr, pq.ParquetFile(STORED / "answers" / f"{name}.parquet").read().to_pylist()))
 
 
-def test_every_table_in_both_lanes(spark: Any) -> None:
+def test_every_table_by_the_client_and_in_both_lanes(spark: Any) -> None:
     with IcebergLake() as lake:
         client = SharingClient(lake.profile())
         for name in TABLES:
+            scan = client.table(f"s.db.{name}").scan()
+            assert sorted(map(repr, scan.to_arrow().to_pylist())) == answer(name), name
             for engine in ("native", "python"):
-                frame = client.table(f"s.db.{name}").scan().to_spark(spark, engine=engine)
-                assert rows(frame) == answer(name), (name, engine)
+                assert rows(scan.to_spark(spark, engine=engine)) == answer(name), (name, engine)
         assert not lake.failures
 
 

@@ -103,6 +103,22 @@ class BucketServer(SharingServer):
         location = self.bucket(name.replace(".", "-"), path, scheme)
         return self.add_table(name, path, access_modes=modes, location=location, **fields)
 
+    def add_iceberg_table(self, name: str, document: Path, bucket: str) -> None:
+        """Share the Iceberg table of a metadata document, which lies in a bucket of S3, as Iceberg alone, by keys of that bucket.
+
+        Args:
+            name: As in ``add_table``.
+            document: The file of its newest metadata.
+            bucket: The bucket's name, of ``bucket``.
+        """
+        location = f"s3://{bucket}/{document.relative_to(self._buckets[bucket]).as_posix()}"
+
+        def vended() -> dict[str, str]:
+            return self.vended_properties(f"s3://{bucket}", say_end=False)
+
+        self.iceberg.add(name, document, location, config=vended)
+        self.add_table(name, document.parents[1], format="iceberg", access_modes=("dir",))
+
     def bucket(self, name: str, path: str | os.PathLike[str], scheme: str = "s3") -> str:
         """Make a directory a bucket; returns its location."""
         self._buckets[name] = Path(path)

@@ -30,12 +30,16 @@ class IcebergLake(BucketServer):
         super().__init__()
         self.bucket("lake", directory)
         for metadata in sorted(directory.glob("db/*/metadata")):
-            table, document = metadata.parent, newest_metadata(metadata.parent)
-            location = f"s3://lake/{document.relative_to(directory).as_posix()}"
-            shared = self.iceberg.add(f"s.db.{table.name}", document, location, config=self.vended)
-            if table.name == "imported":  # its files lie where they were imported from
-                shared.storage_credentials = [{"prefix": "s3://lake", "config": self.vended}]
-            self.add_table(f"s.db.{table.name}", table, format="iceberg", access_modes=("dir",))
+            self.share(metadata.parent)
+
+    def share(self, table: Path) -> str:
+        """Share a table of the bucket as it is now; returns its name."""
+        name = f"s.db.{table.name}"
+        self.add_iceberg_table(name, newest_metadata(table), "lake")
+        if table.name == "imported":  # its files lie where they were imported from
+            shared = self.iceberg.tables["s", "db", table.name]
+            shared.storage_credentials = [{"prefix": "s3://lake", "config": self.vended}]
+        return name
 
     def vended(self) -> dict[str, str]:
         """New keys of the bucket, and where it is."""

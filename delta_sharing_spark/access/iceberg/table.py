@@ -8,6 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from delta_sharing_spark.access.asking import storage_settings
+from delta_sharing_spark.access.cached_access import table_namespace
 from delta_sharing_spark.access.contract import AsOf, FileListing, OpenTable, StreamIdentity, TableState, VersionListing
 from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer
 from delta_sharing_spark.access.iceberg.avro import corrupt
@@ -44,6 +45,7 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedSc
 from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
@@ -121,6 +123,11 @@ class IcebergTable(OpenTable):
     def newest_version(self) -> int:
         self._refuse("a stream")
 
+    def commit_times(self, most: int) -> Mapping[int, int | None]:
+        """See ``OpenTable.commit_times``; nothing is asked for. Snapshots of all branches, by their time."""
+        snapshots = sorted(self._metadata.snapshots.values(), key=lambda one: one.timestamp_ms)
+        return {one.id: one.timestamp_ms for one in snapshots[-most:]} if most else {}
+
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``: the manifest list, then the manifests that may hold a file of the query.
 
@@ -136,14 +143,21 @@ class IcebergTable(OpenTable):
             return FileListing(FileBatches(()), self._renewed(()), None, 0)
         snapshot = metadata.snapshot(scan.version)
         conditions = EntryPruner(scan, metadata.specs)
-        manifests = [one for one in self._manifests(snapshot) if conditions.may_hold(one)]
+        manifests, listed = [], 0
+        for one in self._manifests(snapshot):
+            if conditions.may_hold(one):
+                manifests.append(one)
+            elif one.content == DATA:
+                listed += one.files
+                pruner.count(SkipReason.PARTITION_VALUES, one.files)
         index = DeleteIndex(
             (entry for one in self._read([m for m in manifests if m.content != DATA]) for entry in one),
             self._key_column,
-            lambda spec_id: not self._spec(spec_id),
+            self._spec,
+            table_namespace(self._negotiated.profile, self._negotiated.table, metadata.id),
         )
         places = VendedPlaces(self._driver.tokens, self._table)
-        batches, listed, rows, needed = [], 0, 0, scan.row_limit.any_rows
+        batches, rows, needed = [], 0, scan.row_limit.any_rows
         for entries in self._read([m for m in manifests if m.content == DATA]):
             batch, before = ManifestFiles(), listed
             for entry in entries:

@@ -312,6 +312,7 @@ def test_a_refusal_is_one_line(
     text = str(raised.value)
     assert "\n" not in text
     assert ("refused by the catalog" if is_own else "refused by a filter") in text
+    assert "the Iceberg catalog answered" in text
     assert server.token not in text
 
 

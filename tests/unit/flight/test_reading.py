@@ -203,7 +203,14 @@ def test_splits_of_a_gateway_hold_nothing_of_the_share(behind: SharingClient, se
 
 @pytest.mark.parametrize(
     "options",
-    [{"accessMode": "dir"}, {"cacheDir": "/tmp/x"}, {"bearerToken": "x"}],
+    [
+        {"accessMode": "dir"},
+        {"cacheDir": "/tmp/x"},
+        {"bearerToken": "x"},
+        {"proxy": "http://p:1"},
+        {"callerOrg": "a"},
+        {"storageRegion": "r"},
+    ],
     ids=str,
 )
 def test_options_that_do_not_go_with_a_gateway(options: dict[str, str]) -> None:

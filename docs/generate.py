@@ -256,8 +256,9 @@ def _row(option: Option, text: Any) -> str:
         default = f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
     names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
     where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
+    own = " Not through a Flight gateway." if option.behind_gateway and not option.group else ""
     secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
-    return f"| {names} | {text.type or _type_of(option.parse)} | {default} | {text.doc}{where}{secret} |"
+    return f"| {names} | {text.type or _type_of(option.parse)} | {default} | {text.doc}{where}{own}{secret} |"
 
 
 def features_page() -> str:

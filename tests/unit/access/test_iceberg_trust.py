@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.access.directory.access import TOKENS
@@ -224,3 +227,20 @@ def test_a_listing_without_end_explains_nothing(lake: SharedIceberg) -> None:
     lake.iceberg.page_size = 0
     with pytest.raises(NotFoundError, match="there is no such table"):
         lake.client(accessMode="iceberg").table("s.db.none").to_arrow()
+
+
+def test_a_delete_file_of_another_recipient_is_another_file(lake: SharedIceberg, tmp_path: Path) -> None:
+    """Two servers may state the same names and locations: what is kept of one table's deletes is not the other's."""
+    (tmp_path / "other").mkdir()
+    shutil.copytree(tmp_path / "t", tmp_path / "other" / "t")
+    with SharedIceberg(tmp_path / "second") as other:
+        other.bucket("lake", tmp_path / "other")
+        other.shared.metadata_path = str(tmp_path / "other" / "t" / "metadata" / "v.metadata.json")
+        for file in (tmp_path / "other" / "t" / "data").glob("deletes-*"):
+            rows = pq.read_table(file)
+            if "pos" in rows.column_names:
+                changed = rows.set_column(1, rows.schema.field("pos"), pa.array([2], pa.int64()))
+                pq.write_table(changed, file, row_group_size=4)
+        assert ids(lake) == [0, 2, 11, 12, 13]
+        assert ids(other) == [0, 1, 11, 12, 13]
+        assert ids(lake) == [0, 2, 11, 12, 13]

@@ -98,8 +98,7 @@ class IcebergTable(OpenTable):
     def __init__(self, negotiated: NegotiatedTable, metadata: IcebergMetadata, driver: DirectoryAccess) -> None:
         self._negotiated, self._metadata, self._driver = negotiated, metadata, driver
         self._table = str(negotiated.table)
-        self._partition: tuple[int, Mapping[int | str, object]] | None = None
-        self._values: Mapping[int, object] = {}
+        self._last_values: tuple[int, Mapping[int | str, object], Mapping[int, object]] | None = None
 
     def describe(self, as_of: AsOf) -> TableState:
         """See ``OpenTable.describe``; nothing is asked for. ``AsOf.version`` is the id of a snapshot."""
@@ -185,16 +184,18 @@ class IcebergTable(OpenTable):
 
     def _identity_values(self, entry: Entry) -> Mapping[int, object]:
         """The values of a file's partition by the ids of their columns; one object for the files of a partition that follow each other."""
-        if self._partition == (entry.spec_id, entry.partition):
-            return self._values
-        values = {}
+        last = self._last_values  # read once: other threads list snapshots as well
+        if last is not None and last[:2] == (entry.spec_id, entry.partition):
+            return last[2]
+        values: dict[int, object] = {}
         for field in self._spec(entry.spec_id):
             if field.transform == "identity":
                 value = entry.partition_value(field)
                 if value is MISSING:
                     raise corrupt(entry.path, f"its partition has no value for {field.name!r}")
                 values[field.source_id] = value
-        self._partition, self._values = (entry.spec_id, entry.partition), values
+        if not any(isinstance(value, float) for value in values.values()):  # 0.0 equals -0.0, and is another value
+            self._last_values = entry.spec_id, entry.partition, values
         return values
 
     def _spec(self, spec_id: int) -> Sequence[PartitionField]:

@@ -2,7 +2,6 @@
 
     python benchmarks/listings.py                          100,000 and 1,000,000 files; some five minutes
     python benchmarks/listings.py --files 100000 --ways client lane
-    python benchmarks/listings.py --ways client --profile profile.txt    and where its processor time goes
 
 A server in a process of its own answers every query with the same lines, 780 bytes each: 1,000 partitions, statistics on two columns.
 ``plain`` reads that answer by HTTP and drops it. Each group of rows (``client``, ``lane``...) is a process of its own, and its
@@ -23,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -303,7 +303,7 @@ def _spark() -> Any:
     return spark
 
 
-def lane(meter: Meter, profile: str, files: int, *, counts_first: bool = False) -> None:
+def lane(meter: Meter, profile: str, files: int, first: str = "filter") -> None:
     from delta_sharing_spark import SharingClient
 
     spark, client, told = _spark(), SharingClient(profile), conditions(files)
@@ -315,14 +315,16 @@ def lane(meter: Meter, profile: str, files: int, *, counts_first: bool = False) 
     small.where(conditions(10)["filter of strings"]).collect()
     small.count()
     frame = load(f"of{files}")
-    if counts_first:
+    if first == "count":
         meter.run("lane: count", frame.count, files * ROWS)
+        return
+    if first == "show":
+        meter.run("lane: head(5), as show(5)", lambda: len(frame.head(5)), 5)
         return
     meter.run("lane: filter", lambda: len(frame.where(told["filter"]).collect()), 0)
     meter.run("lane: the same filter", lambda: len(frame.where(told["filter"]).collect()), 0)
     meter.run("lane: filter of strings", lambda: len(frame.where(told["filter of strings"]).collect()), 0)
     meter.run("lane: count after a filter", frame.count, files * ROWS)
-    meter.run("lane: show(5)", lambda: len(load(f"of{files}").head(5)), 5)
 
 
 def python_source(meter: Meter, profile: str, files: int) -> None:
@@ -349,7 +351,7 @@ def python_source(meter: Meter, profile: str, files: int) -> None:
 GROUPS: dict[str, tuple[Callable[[Meter, str, int], None], ...]] = {
     "plain": (plain,),
     "client": (client_first, client_count, client_limit),
-    "lane": (lane, lambda *of: lane(*of, counts_first=True)),
+    "lane": (lane, partial(lane, first="count"), partial(lane, first="show")),
     "python": (python_source,),
 }
 
@@ -357,9 +359,9 @@ GROUPS: dict[str, tuple[Callable[[Meter, str, int], None], ...]] = {
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
-def measured(group: str, place: int, profile: Path, files: int, hot: str | None) -> dict[str, dict[str, float]]:
+def measured(group: str, place: int, profile: Path, files: int) -> dict[str, dict[str, float]]:
     command = [sys.executable, __file__, "--measure", group, "--place", str(place), "--files", str(files)]
-    command += ["--at", str(profile)] + (["--profile", hot] if hot else [])
+    command += ["--at", str(profile)]
     env = {
         **os.environ,
         "PYTHONDONTWRITEBYTECODE": "",
@@ -373,14 +375,14 @@ def measured(group: str, place: int, profile: Path, files: int, hot: str | None)
     return rows
 
 
-def report(files: int, profile: Path, ways: list[str], hot: str | None) -> None:
+def report(files: int, profile: Path, ways: list[str]) -> None:
     print(
         f"\n{files:,} files: seconds, above plain, processor seconds, MiB above an idle client, MiB of a worker, requests, MB"
     )
     base = 0.0
     for group in ("plain", *(way for way in ways if way != "plain")):
         for place in range(len(GROUPS[group])):
-            for title, row in measured(group, place, profile, files, hot).items():
+            for title, row in measured(group, place, profile, files).items():
                 base = row["seconds"] if group == "plain" else base
                 above = row["seconds"] - base if row["MB"] > files * 5e-4 else row["seconds"]
                 print(
@@ -394,7 +396,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--ways", nargs="+", choices=GROUPS, default=list(GROUPS))
-    parser.add_argument("--profile", help="a file for what cProfile tells of each process")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--place", type=int, help=argparse.SUPPRESS)
@@ -418,7 +419,7 @@ def main() -> None:
         profile.write_text(json.dumps({"shareCredentialsVersion": 1, "endpoint": endpoint, "bearerToken": TOKEN}))
         try:
             for files in options.files:
-                report(files, profile, options.ways, options.profile)
+                report(files, profile, options.ways)
         finally:
             server.stdin.close()
             server.wait(20)

@@ -2,6 +2,7 @@
 
     python benchmarks/networks.py                                  three tables, three ways, loopback and slow
     python benchmarks/networks.py --scale 0.1 --turns 1 --tables wide --ways lane --networks slow
+    python benchmarks/networks.py --first-read                     what a first read is spent on, step by step (first_read.py)
 
 ``slow`` is 40 ms before an answer and 30 MB/s a connection; others are given as seconds and bytes a second (``0.1,10e6``).
 Each way reads each table in a process of its own. Where Spark reads, it has read a local Parquet file and run one
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import first_read
 from gate import QUERIES, ask, processor_seconds
 from reading import NARROW, write_tables
 from scan import session
@@ -106,6 +108,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=list(NARROW), choices=list(NARROW))
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
     parser.add_argument("--networks", nargs="*", default=["loopback", "slow"])
+    parser.add_argument("--first-read", action="store_true", help="tell what a first read is spent on instead")
     parser.add_argument("--keep", type=Path, help="a directory for the tables, used again where it holds them")
     parser.add_argument("--answer", nargs=3, metavar=("WAY", "TABLE", "PROFILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -129,6 +132,10 @@ def main() -> None:
                     flush=True,
                 )
                 for table in arguments.tables:
+                    if arguments.first_read:
+                        for way in (*arguments.ways, "ten lines"):
+                            first_read.tell(way, table, server, profile)
+                        continue
                     size = sum(file.stat().st_size for file in tables[table].glob("*.parquet"))
                     for way in arguments.ways:
                         measure(way, table, server, profile, arguments.turns, size)

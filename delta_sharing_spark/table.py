@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from delta_sharing_spark.access.asking import storage_settings, transport_of
+from delta_sharing_spark.access.asking import is_of_iceberg, storage_settings, transport_of
 from delta_sharing_spark.access.load import (
     WORKERS,
     Load,
@@ -31,9 +31,16 @@ from delta_sharing_spark.display import (
     counting,
     explanation,
     scan_html,
+    schema_html,
     table_html,
 )
-from delta_sharing_spark.errors import AccessModeError, OptionError, short_tracebacks
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    OptionError,
+    RequestRefusedError,
+    UnsupportedFeatureError,
+    short_tracebacks,
+)
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.network.process_end import awaited
 from delta_sharing_spark.options import parse_options, redacted_options
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.options.keywords import LoadOptions
     from delta_sharing_spark.storage.clouds.contract import Engine
 
+_T = TypeVar("_T")
 #: Types of any length.
 _WIDE = ("string", "binary", "variant")
 
@@ -216,14 +224,36 @@ class SharedTable(RecipientTable, RowSource):
     def version(self, starting_timestamp: Moment | None = None) -> int:
         """The newest version, or the earliest at or after a moment."""
         if starting_timestamp is None:
-            return self.client.rest.table_version(self.name)
+            return self._of_delta(lambda: self.client.rest.table_version(self.name))
         zone = {} if (session_zone := active_zone()) is None else {"timeZone": session_zone}
         with naming({"startingTimestamp": "starting_timestamp"}):
             return first_version_from(self.client, self.name, option_text(starting_timestamp), zone)
 
     def snapshot_head(self) -> TableSnapshotHead:
         """Version, protocol and metadata of the newest version: one request."""
-        return self.client.rest.metadata(self.name)
+        return self._of_delta(lambda: self.client.rest.metadata(self.name))
+
+    def _of_delta(self, ask: Callable[[], _T]) -> _T:
+        """What the sharing server says of the table; raises UnsupportedFeatureError where it says nothing of Iceberg tables."""
+        try:
+            return ask()
+        except RequestRefusedError as refusal:
+            if not is_of_iceberg(refusal):
+                raise
+            raise UnsupportedFeatureError(
+                f"{self.name} is an Iceberg table, of which the sharing server tells no counted version, protocol, metadata or "
+                f"location; its catalog tells schema, columns, versions() and rows",
+                features=("iceberg",),
+            ) from refusal
+
+    def _head(self) -> TableSnapshotHead | None:
+        """The same; None of an Iceberg table."""
+        try:
+            return self.snapshot_head()
+        except UnsupportedFeatureError as refusal:
+            if "iceberg" not in refusal.features:
+                raise
+            return None
 
     def __dir__(self) -> Iterable[str]:
         return [name for name in super().__dir__() if name not in ("client", "snapshot_head")]
@@ -247,8 +277,7 @@ class SharedTable(RecipientTable, RowSource):
             opener = TableOpener(negotiated)
         times = opener.run(lambda table: table.commit_times(most))
         return Listing(
-            TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))
-            for v, ms in sorted(times.items())
+            TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms)) for v, ms in times.items()
         )
 
     def head(self, rows: int = 5) -> pd.DataFrame:
@@ -292,9 +321,9 @@ class SharedTable(RecipientTable, RowSource):
 
     @property
     def schema(self) -> Struct:
-        """The newest schema."""
-        head = self.snapshot_head()
-        return shape_of(head.protocol, head.metadata, str(self.name)).schema
+        """The newest schema; of an Iceberg table by its catalog."""
+        head = self._head()
+        return self.scan().schema if head is None else shape_of(head.protocol, head.metadata, str(self.name)).schema
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -303,7 +332,12 @@ class SharedTable(RecipientTable, RowSource):
 
     def _repr_html_(self) -> str:
         """The newest version's number, size, files, description and columns; a table that cannot be read is an error."""
-        return table_html(str(self.name), self.snapshot_head())
+        head = self._head()
+        return (
+            schema_html(self.schema, f"{self.name}, an Iceberg table")
+            if head is None
+            else table_html(str(self.name), head)
+        )
 
     def scan(
         self,

@@ -256,8 +256,9 @@ def _row(option: Option, text: Any) -> str:
         default = f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
     names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
     where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
+    own = " Not through a Flight gateway." if option.behind_gateway and not option.group else ""
     secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
-    return f"| {names} | {text.type or _type_of(option.parse)} | {default} | {text.doc}{where}{secret} |"
+    return f"| {names} | {text.type or _type_of(option.parse)} | {default} | {text.doc}{where}{own}{secret} |"
 
 
 def features_page() -> str:
@@ -269,7 +270,8 @@ def features_page() -> str:
         "",
         "A table says in its protocol what a reader must understand. Reader versions 1 and 2 (column mapping) are read;",
         "version 3 lists features by name. A feature that is listed and not supported, or not known, is refused by its",
-        "name before any row is read, in both access modes.",
+        "name before any row is read, in both access modes. An Iceberg table has format versions in place of features:",
+        "[what is read of it](opensharing.md#an-iceberg-table).",
         "",
         "| Reader feature | What a reader must do | State | How |",
         "|---|---|---|---|",

@@ -185,6 +185,11 @@ def iceberg_advice(profile: Profile) -> str:
     return f"read it from the Iceberg catalog at {profile.iceberg_endpoint}: set accessMode to auto or iceberg"
 
 
+def is_of_iceberg(refusal: ServerError) -> bool:
+    """Whether a server refuses a call because the table is an Iceberg table."""
+    return refusal.status == 501 and "iceberg" in (refusal.server_message or "").lower()
+
+
 def words_of(refusal: ServerError) -> str:
     """The server's message in a refusal, as part of a sentence."""
     if refusal.server_message:

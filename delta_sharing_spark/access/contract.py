@@ -171,7 +171,7 @@ class OpenTable(ABC):
         raise AccessModeError(f"access mode {self.mode} does not find versions by time; give a version")
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        """The newest versions, at most ``most``, each with its timestamp in milliseconds where that is told."""
+        """The newest versions, at most ``most``, each with its timestamp in milliseconds where that is told; the newest last."""
         raise AccessModeError(f"access mode {self.mode} tells no times of versions; changes() has _commit_timestamp")
 
     @abstractmethod

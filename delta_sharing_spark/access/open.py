@@ -15,6 +15,7 @@ from delta_sharing_spark.access.asking import (
     Refusal,
     check_formats,
     iceberg_advice,
+    is_of_iceberg,
     iso,
     profile_and_table,
     refused_travel,
@@ -356,7 +357,7 @@ def _is_iceberg_alone(rest: SharingRest, table: TableName, refusal: Refusal, opt
         if reads_catalog and "iceberg" in described.formats and "delta" not in described.formats:
             return True
         check_formats(table, described.formats, rest.profile)
-    elif refusal.status == 501 and "iceberg" in (refusal.server_message or "").lower():
+    elif is_of_iceberg(refusal):
         if reads_catalog:
             return True
         raise UnsupportedFeatureError(

@@ -12,7 +12,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,8 @@ from pathlib import Path
 from delta_sharing_spark.display import counting
 from delta_sharing_spark.errors import AddressError, ConfigError, CorruptFileError, FileError
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool
+from delta_sharing_spark.scan.fetching import CallsInOrder
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.own_files import (
     HAS_DIRECTORIES,
@@ -347,24 +347,17 @@ def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bo
 
 
 def _fetch(arriving: list[ArrivingFile], count: Callable[[int], object] | None) -> None:
-    canceller, lock = Canceller("the download"), threading.Lock()
-
-    def fetch(file: ArrivingFile, number: int) -> None:
-        arrived = file.fetch(number, canceller)
-        if count is not None:
-            with lock:
-                count(arrived)
-
-    results: list[Future[None]] = []
+    canceller, threads = Canceller("the download"), DaemonPool(AT_ONCE)
+    fetches = (partial(file.fetch, number, canceller) for file in arriving for number in range(len(file.pieces)))
+    pieces = CallsInOrder(fetches, threads, lambda: 4 * AT_ONCE)
     try:
-        with DaemonPool(AT_ONCE) as threads:
-            for file in arriving:
-                results += [threads.submit(partial(fetch, file, number)) for number in range(len(file.pieces))]
-            for result in results:
-                result_of(result)
+        with threads:
+            for arrived in pieces:
+                if count is not None:
+                    count(arrived)
     except BaseException:
         canceller.break_off()
-        wait(results, _PATIENCE)
+        pieces.close(_PATIENCE)
         for file in arriving:
             file.suspend()
         raise

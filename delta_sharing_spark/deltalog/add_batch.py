@@ -197,12 +197,12 @@ class AddBatch:
             return reader.of_texts(column.to_pylist())
 
         def values(part: str, path: Sequence[str]) -> Sequence[Any] | pa.Array:
-            found = column
+            field = column
             for name in (part, *path):
-                if not pa.types.is_struct(found.type) or found.type.get_field_index(name) < 0:
+                if not pa.types.is_struct(field.type) or field.type.get_field_index(name) < 0:
                     return [None] * len(places)
-                found = pc.struct_field(found, name)
-            return found if any(is_kind(found.type) for is_kind in _AS_THEY_ARE) else _decoded(found)
+                field = pc.struct_field(field, name)
+            return field if any(is_kind(field.type) for is_kind in _AS_THEY_ARE) else _decoded(field)
 
         return reader.of_values(columns.bools(column.is_valid()), values)
 

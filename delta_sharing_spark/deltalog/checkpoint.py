@@ -28,7 +28,7 @@ from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError, out_of_memory
 from delta_sharing_spark.parquet.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.fetching import BufferedRanges, FetchQueue, InlineExecutor
-from delta_sharing_spark.scan.pace import Pace, Prefetch
+from delta_sharing_spark.scan.pace import Pace, Prefetch, connections_to
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.schema.arrow_bridge import bools, mask, release_unused
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
@@ -88,7 +88,7 @@ class Checkpoint:
         #: The large files, with their ends: small actions are mostly there. Small ones are the store's to keep.
         self._large: dict[str, BufferedRanges] = {}
         self._footers: dict[str, Footer] = {}
-        self._pace = Pace()
+        self._pace = Pace(connections=connections_to(store.root))
         self._sidecars: dict[str, _Part] = {}
         self._is_json = files.paths[0].endswith(".json")
         if self._is_json:

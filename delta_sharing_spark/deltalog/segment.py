@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
@@ -30,7 +27,8 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import DaemonPool, in_parallel, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, in_parallel
+from delta_sharing_spark.scan.fetching import CallsInOrder
 from delta_sharing_spark.storage.answers import action_of, reason_of
 from delta_sharing_spark.storage.locations import StoredObject
 
@@ -83,17 +81,14 @@ def read_all(
         LogError: A commit is empty. Delta on Spark reads it as one that changed nothing. But every writer says at least
         who wrote. So it is an upload that broke off, and nobody can tell what it added or removed.
     """
-    rest = iter(paths)
-    pending: deque[tuple[str, Future[bytes]]] = deque()
+    size = largest
 
-    def ask(size: int) -> None:
-        ahead = max(1, min(2 * READERS, _AHEAD_BYTES // max(size, 1)))
-        pending.extend((path, threads.submit(read, path)) for path in islice(rest, max(0, ahead - len(pending))))
+    def ahead() -> int:
+        return max(1, min(2 * READERS, _AHEAD_BYTES // (size or _AHEAD_BYTES // 2)))
 
-    def received(size: int) -> Iterator[bytes]:
-        while pending:
-            path, reading = pending.popleft()
-            data = result_of(reading)
+    def received() -> Iterator[bytes]:
+        nonlocal size
+        for path, data in zip(paths, commits, strict=True):
             if not data or data.isspace():
                 raise LogError(
                     f"the commit {path} is empty, and what it changed is not known; if the table is being written, try again, else "
@@ -102,10 +97,9 @@ def read_all(
                 )
             yield data
             size = max(len(data), size * 3 // 4)
-            ask(size)
 
-    ask(largest or _AHEAD_BYTES // 2)
-    return received(largest)
+    commits = CallsInOrder((partial(read, path) for path in paths), threads, ahead)
+    return received()
 
 
 def no_log(table: str) -> LogError:

@@ -8,12 +8,14 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from delta_sharing_spark.native.files import FileView
 from delta_sharing_spark.network.parallel_calls import DaemonPool
+from delta_sharing_spark.scan.fetching import BufferedRanges
 from delta_sharing_spark.scan.pace import Pace
 
 #: Requests under way at once, over all plans; and to storages that are far besides, which are mostly waited for.
@@ -35,6 +37,8 @@ _OF_PROCESS = 112 << 20
 _IDLE, _ABANDONED, _LOOK = 3.0, 10.0, 0.5
 #: Seconds that a reader waits for room. After them it is sent small pieces, for which none is needed.
 PATIENCE = 30.0
+#: Row groups whose chunks are held once they were read, over all plans.
+_MOST_KEPT = 64
 #: Bytes of rewritten files on local disk, over all plans.
 _REWRITTEN_BYTES = 4 << 30
 
@@ -71,23 +75,25 @@ class FootersHolder(Protocol):
         """Release a file's footer."""
 
 
-class ChunksHolder(Protocol):
-    """Holds a plan's column chunks, and is told to release them when the budget is exceeded."""
+@dataclass(slots=True, eq=False)
+class Group:
+    """The column chunks of a row group that are held, or being fetched.
 
-    def release(self, key: tuple[int, int]) -> None:
-        """Release the chunks of a row group, unless some were asked for since; ``key`` is the file's number and the row group's."""
+    Attributes:
+        held: The buffer that holds them.
+        forget: Removes them from their plan; called under the budget's lock.
+        unread: The columns of those that Spark has not read.
+        size: Their bytes.
+        last: When one was last asked for or read (``time.monotonic``).
+        is_begun: Whether one was read.
+    """
 
-
-class _Coming(NamedTuple):
-    """Chunks of a row group: their bytes, when one was last asked for or read, and whether one was read."""
-
-    size: int
-    last: float
-    is_begun: bool
-
-
-#: Of a row group none of whose chunks is held.
-_NOTHING = _Coming(0, 0.0, False)
+    held: BufferedRanges
+    forget: Callable[[], object]
+    unread: set[bytes] = field(default_factory=set)
+    size: int = 0
+    last: float = 0.0
+    is_begun: bool = False
 
 
 class Budget:
@@ -95,6 +101,7 @@ class Budget:
 
     Attributes:
         group_bytes: Bytes of the chunks of a row group that are fetched together, at most.
+        lock: Held by whoever looks at the groups of a plan, or changes them.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -106,14 +113,14 @@ class Budget:
         self.fetchers = DaemonPool(CONNECTIONS, "delta-sharing-native-fetch")
         self._far_fetchers = DaemonPool(FAR_CONNECTIONS, "delta-sharing-native-fetch")
         self.openers = DaemonPool(CONNECTIONS // 2, "delta-sharing-native-open")
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._views: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
-        #: Row groups whose chunks were not all read.
-        self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], _Coming] = OrderedDict()
-        self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
+        #: Row groups whose chunks were not all read, and those whose chunks were: the longest unused first.
+        self._coming: dict[Group, None] = {}
+        self._kept: dict[Group, None] = {}
         #: The shown files whose reader was sent what it wanted, and their bytes in memory.
         self._spent: dict[tuple[FootersHolder, int], int] = {}
-        self._memory = self._memory_spent = self._disk = self._kept_bytes = 0
+        self._memory = self._memory_spent = self._disk = 0
 
     def fetchers_ahead(self, pace: Pace) -> DaemonPool:
         """The threads that fetch small files ahead. A far storage has threads of its own, so that no file that a reader waits for queues behind them."""
@@ -122,18 +129,18 @@ class Budget:
     @property
     def fetched_bytes(self) -> int:
         """Bytes of chunks that were not all read."""
-        with self._lock:
-            return sum(coming.size for coming in self._chunks.values())
+        with self.lock:
+            return sum(group.size for group in self._coming)
 
     @property
     def room_ahead(self) -> int:
         """Bytes of chunks that may still be fetched ahead; negative where others already take more."""
-        with self._lock:
+        with self.lock:
             return min(self._bounds.ahead - self._ahead(), self._bounds.held // 2 - self._held)
 
     def _ahead(self) -> int:
         """Bytes of chunks, but for those of a row group that a reader has begun, as many as are fetched together."""
-        return sum(max(0, coming.size - self.group_bytes * coming.is_begun) for coming in self._chunks.values())
+        return sum(max(0, group.size - self.group_bytes * group.is_begun) for group in self._coming)
 
     def admit(self, holder: object, size: int, *, at_all: bool = False) -> bool:
         """Count bytes as held for as long as ``holder`` lives, if there is room for them; with ``at_all`` even if there is none.
@@ -160,27 +167,26 @@ class Budget:
 
     def wait_for_room(self, size: int, until: float) -> bool:
         """Wait until so many bytes may be held, at most until a moment; chunks whose readers stay away are released meanwhile."""
-        with self._lock:
-            gone = list(self._kept)
+        self._drop_all(self._kept)
         while (remaining := until - time.monotonic()) > 0:
-            for holder, key in gone:
-                holder.release(key)
             with self._room:
                 if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(remaining, _LOOK)):
                     return True
-            with self._lock:
-                gone = self._idle(_IDLE)[:1]
+            self._release_idle(_IDLE, 1)
         return False
 
-    def _idle(self, seconds: float) -> list[tuple[ChunksHolder, tuple[int, int]]]:
-        """The chunks whose reader has not come back for so long, the longest first."""
+    def _release_idle(self, seconds: float, most: int | None = None) -> None:
+        """Release the row groups whose reader has not come back for so long, the longest first."""
         before = time.monotonic() - seconds
-        return [key for key, _ in itertools.takewhile(lambda item: item[1].last < before, self._chunks.items())]
+        with self.lock:
+            idle = itertools.takewhile(lambda group: group.last < before, self._coming)
+            self._drop_all(itertools.islice(idle, most))
 
-    def is_idle(self, holder: ChunksHolder, key: tuple[int, int]) -> bool:
-        """Whether the reader of chunks has not come back for a while."""
-        with self._lock:
-            return self._chunks.get((holder, key), _NOTHING).last < time.monotonic() - _IDLE
+    def _drop_all(self, groups: Iterable[Group]) -> None:
+        """Release groups; a name for one would hold it, in whoever waits for room."""
+        with self.lock:
+            for group in list(groups):
+                self.drop(group)
 
     def has_room_for(self, size: int) -> bool:
         """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
@@ -189,14 +195,14 @@ class Budget:
 
     def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""
-        with self._lock, suppress(KeyError):
+        with self.lock, suppress(KeyError):
             self._views.move_to_end((holder, number))
             self._unspend((holder, number))
 
     def spend(self, holder: FootersHolder, number: int) -> None:
         """Note that a reader was sent what it wanted of a file, and others may be fetched ahead."""
         key = holder, number
-        with self._lock:
+        with self.lock:
             if key in self._views and key not in self._spent:
                 self._spent[key] = self._views[key][0]
                 self._memory_spent += self._spent[key]
@@ -213,7 +219,7 @@ class Budget:
     def hold(self, holder: FootersHolder, number: int, view: FileView) -> None:
         """Add a file's footer. Beyond the bounds, files that readers were sent are released first, then the longest unused."""
         disk, gone = view.disk_bytes, []
-        with self._lock:
+        with self.lock:
             self._views[holder, number] = (view.memory_bytes, disk)
             self._memory += view.memory_bytes
             self._disk += disk
@@ -225,51 +231,45 @@ class Budget:
         for other, file in gone:
             other.forget(file)
 
-    def add(self, holder: ChunksHolder, key: tuple[int, int], size: int) -> None:
-        """Add chunks that are being fetched; beyond the bound, the oldest whose readers stay away are released."""
-        with self._lock:
-            kept = self._kept.pop((holder, key), 0)
-            self._kept_bytes -= kept
-            before = self._chunks.pop((holder, key), _NOTHING)
-            is_begun = before.is_begun or kept > 0
-            self._chunks[holder, key] = _Coming(before.size + kept + size, time.monotonic(), is_begun)
-            gone = self._idle(_ABANDONED) if self._ahead() > self._bounds.ahead else []
-        self._release(gone)
+    def add(self, group: Group, size: int) -> None:
+        """Add bytes of a group that are being fetched; beyond the bound, the oldest whose readers stay away are released."""
+        with self.lock:
+            group.size += size
+            self._kept.pop(group, None)
+            self._use(group)
+            if self._ahead() > self._bounds.ahead:
+                self._release_idle(_ABANDONED)
 
-    def touch(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
-        """Note that one of the chunks was read."""
-        with self._lock:
-            if (coming := self._chunks.pop((holder, key), None)) is not None:
-                self._chunks[holder, key] = _Coming(coming.size, time.monotonic(), True)
+    def _use(self, group: Group) -> None:
+        self._coming.pop(group, None)
+        group.last = time.monotonic()
+        self._coming[group] = None
 
-    def keep(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
-        """Note that chunks were read, and release the oldest such beyond the bound."""
-        gone = []
-        with self._lock:
-            size = self._chunks.pop((holder, key), _NOTHING).size
-            self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
-            self._kept_bytes += size
-            excess = self._kept_bytes - self._bounds.kept
-            for oldest, held in self._kept.items():
-                if excess <= 0:
-                    break
-                excess -= held
-                gone.append(oldest)
-        self._release(gone)
+    def was_read(self, group: Group, column: bytes) -> None:
+        """Note that a chunk was read. Of those that were all read the oldest are released beyond the bound."""
+        with self.lock:
+            group.unread.discard(column)
+            group.is_begun = True
+            if group.unread:
+                self._use(group)
+                return
+            self._coming.pop(group, None)
+            self._kept[group] = self._kept.pop(group, None)
+            while self._kept and (
+                sum(one.size for one in self._kept) > self._bounds.kept or len(self._kept) > _MOST_KEPT
+            ):
+                self.drop(next(iter(self._kept)))
 
-    def _release(self, gone: list[tuple[ChunksHolder, tuple[int, int]]]) -> None:
-        for holder, key in gone:
-            self.fetchers.submit(holder.release, key)  # not here: the caller holds its own lock
-
-    def remove(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
-        """Remove chunks that are no longer held."""
-        with self._lock:
-            self._chunks.pop((holder, key), None)
-            self._kept_bytes -= self._kept.pop((holder, key), 0)
+    def drop(self, group: Group) -> None:
+        """Release a group; reads of it go on."""
+        with self.lock:
+            self._coming.pop(group, None)
+            self._kept.pop(group, None)
+            group.forget()
 
     def forget(self, holder: FootersHolder) -> None:
         """Remove a released plan's footers."""
-        with self._lock:
+        with self.lock:
             for key in [k for k in self._views if k[0] is holder]:
                 self._remove_view(key)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import select
 import socket
 import threading
 import time
@@ -21,10 +20,11 @@ from functools import partial
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError, displayable
 from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.answers import Pieces, send_pieces
 from delta_sharing_spark.native.budget import Bounds, Budget
-from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
+from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.plan_reader import Pause, Pieces, PlanReader, ReaderState
+from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
 from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
@@ -33,10 +33,6 @@ from delta_sharing_spark.network.newcomers import IN_ALL, Newcomers
 from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, is_ending, start_thread, stay_at_end
 from delta_sharing_spark.storage.place import Place
 
-#: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.
-_UNREAD, _LONGEST_PAUSE = 2.0, 0.05
-#: Java closes a connection in two steps, of which the second tells whether it had read all: the most seconds between them.
-_RESET = 0.005
 _log = logging.getLogger(__name__)
 #: Plans and files of plans that a gateway keeps: the longest unused plan is let go of beyond.
 MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
@@ -580,47 +576,3 @@ class Gateway:
 def authority_of(host: str, port: int) -> str:
     """A host and port in an address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def send_pieces(connection: socket.socket, pieces: Pieces) -> None:
-    """Send an answer's bytes until the reader leaves."""
-    state: ReaderState | None = None
-    try:
-        while True:
-            piece = pieces.send(state)
-            if isinstance(piece, Pause):
-                state = _wait_for_reader(connection, piece)
-            else:
-                connection.sendall(piece)
-                state = None
-    except StopIteration:
-        return
-    finally:
-        pieces.close()
-
-
-def _wait_for_reader(connection: socket.socket, wait: Pause) -> ReaderState:
-    """Wait for a reader to close its connection, or to read what it was sent and wait for more."""
-    pause, patience = 0.001, time.monotonic() + _UNREAD
-    # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
-    while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
-        if select.select([connection], [], [], pause)[0]:
-            return ReaderState(True, not _is_reset(connection))
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    has_closed = bool(select.select([connection], [], [], wait.blindly if unread is None else wait.seconds)[0])
-    return ReaderState(has_closed, not unread and not (has_closed and _is_reset(connection)))
-
-
-def _is_reset(connection: socket.socket) -> bool:
-    """Whether a reader that has closed its connection had not read all that it was sent: the system resets it then."""
-    try:
-        if connection.recv(1, socket.MSG_PEEK):
-            return False
-    except ConnectionError:
-        return True
-    _wait_for_reset()
-    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
-
-
-def _wait_for_reset() -> None:
-    time.sleep(_RESET)

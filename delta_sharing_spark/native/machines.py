@@ -21,10 +21,11 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.answers import Pieces, ReaderState
 from delta_sharing_spark.native.encrypted_channel import EncryptedChannel, draw_certificate
 from delta_sharing_spark.native.gateway import Gateway, authority_of
 from delta_sharing_spark.native.plan import NativePlan, VirtualFile
-from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, ReaderState
+from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request

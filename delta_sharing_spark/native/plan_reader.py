@@ -14,15 +14,15 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from functools import partial
 
 from delta_sharing_spark.errors import NullInRequiredError
-from delta_sharing_spark.native.budget import PATIENCE, Budget
+from delta_sharing_spark.native.answers import WAITS, Pause, Pieces
+from delta_sharing_spark.native.budget import PATIENCE, Budget, Group
 from delta_sharing_spark.native.files import FileView
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
@@ -30,26 +30,16 @@ from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.parquet.file_columns import Unread
 from delta_sharing_spark.parquet.layout import Chunk
 from delta_sharing_spark.parquet.schema_match import NotNativeError
-from delta_sharing_spark.scan.fetching import BufferedRanges
+from delta_sharing_spark.scan.fetching import BufferedRanges, CallsInOrder
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
 _PIECE, _PIECES = 4 << 20, 4
 #: Bytes of a request where there is no room for a window.
 _NARROW = 1 << 20
-#: Row groups of a plan whose chunks are held once they were read.
-_GROUPS = 64
 
 #: A row group: what tells its file from others of the plan as it is shown (``FileView.key``), and its number in the file.
 GroupKey = tuple[int, int]
-
-
-@dataclass(slots=True)
-class _Group:
-    """The chunks of a row group that are held or being fetched, and the columns of those that Spark has not read."""
-
-    held: BufferedRanges
-    unread: set[bytes] = field(default_factory=set)
 
 
 class HeldChunks:
@@ -62,12 +52,12 @@ class HeldChunks:
 
     def __init__(self, budget: Budget, pace: Pace) -> None:
         self._budget, self._pace = budget, pace
-        self._lock = threading.Lock()
-        self._groups: OrderedDict[GroupKey, _Group] = OrderedDict()
+        #: Under the budget's lock.
+        self._groups: dict[GroupKey, Group] = {}
 
     def find(self, key: GroupKey, chunk: Chunk) -> BufferedRanges | None:
         """The buffer that holds a chunk, or that it is being fetched into."""
-        with self._lock:
+        with self._budget.lock:
             group = self._groups.get(key)
             return group.held if group is not None and not group.held.missing([chunk.range]) else None
 
@@ -82,8 +72,10 @@ class HeldChunks:
         """
         if not self.may_hold(chunks[0]):
             return None
-        with self._lock:
-            group = self._groups.get(key) or _Group(BufferedRanges(view.source, self._budget.fetchers, self._pace))
+        with self._budget.lock:
+            group = self._groups.get(key) or Group(
+                BufferedRanges(view.source, self._budget.fetchers, self._pace), partial(self._groups.pop, key, None)
+            )
             missing = [chunk for chunk in chunks if chunk is chunks[0] or group.held.missing([chunk.range])]
             wanted = self._pace.merged(chunk.range for chunk in missing)
             if not self._budget.admit(group.held, sum(part.length for part in wanted)):
@@ -92,17 +84,12 @@ class HeldChunks:
             before = group.held.held_bytes
             group.held.add(wanted)
             group.unread.update(chunk.column for chunk in missing)
-            self._groups.move_to_end(key)
-            if len(self._groups) > _GROUPS and (
-                read := next((k for k, g in self._groups.items() if not g.unread), None)
-            ):
-                self._drop(read)
-            self._budget.add(self, key, group.held.held_bytes - before)
+            self._budget.add(group, group.held.held_bytes - before)
             return group.held
 
     def fetch_ahead(self, key: GroupKey, view: FileView, chunks: Sequence[Chunk]) -> None:
         """Begin to fetch those chunks of a row group that are not held, as many as are fetched together, if there is room."""
-        with self._lock:
+        with self._budget.lock:
             group = self._groups.get(key)
         if group is not None and chunks:
             # They are fetched in their order: where the last one is held all are.
@@ -119,49 +106,26 @@ class HeldChunks:
 
     def windowed(self, view: FileView, requested: Range) -> Iterator[memoryview]:
         """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where room is found in time."""
-        coming: deque[Future[memoryview]] = deque()
         window = min(_PIECE * _PIECES, self._budget.group_bytes)
-        if not self._budget.admit_in_time(coming, window):
+        room = set[int]()  # stands for the window
+        if not self._budget.admit_in_time(room, window):
             yield from (view.read(piece.start, piece.end) for piece in cut(requested, _NARROW))
             return
-        waiting = deque(cut(requested, window // _PIECES))
-        try:
-            while waiting or coming:
-                while waiting and len(coming) < _PIECES:
-                    piece = waiting.popleft()
-                    coming.append(self._budget.fetchers.submit(view.read, piece.start, piece.end))
-                yield coming.popleft().result()
-        finally:
-            for future in coming:
-                future.cancel()
+        reads = (partial(view.read, *piece) for piece in cut(requested, window // _PIECES))
+        with closing(CallsInOrder(reads, self._budget.fetchers, lambda: _PIECES)) as pieces:
+            yield from pieces
 
     def was_read(self, key: GroupKey, column: bytes) -> None:
         """Note that Spark has read a chunk: once it has read all of a row group, they may go before those to be read."""
-        with self._lock:
-            group = self._groups.get(key)
-            if group is not None:
-                group.unread.discard(column)
-                if group.unread:
-                    self._budget.touch(self, key)
-                else:
-                    self._budget.keep(self, key)
-
-    def release(self, key: GroupKey) -> None:
-        """Release the chunks of a row group, unless some were asked for since all were read; reads of it go on."""
-        with self._lock:
-            group = self._groups.get(key)
-            if group is not None and (not group.unread or self._budget.is_idle(self, key)):
-                self._drop(key)
+        with self._budget.lock:
+            if (group := self._groups.get(key)) is not None:
+                self._budget.was_read(group, column)
 
     def close(self) -> None:
         """Release all."""
-        with self._lock:
-            for key in list(self._groups):
-                self._drop(key)
-
-    def _drop(self, key: GroupKey) -> None:
-        if self._groups.pop(key, None) is not None:
-            self._budget.remove(self, key)
+        with self._budget.lock:
+            for group in list(self._groups.values()):
+                self._budget.drop(group)
 
 
 #: Files whose footers are fetched ahead, at least and at most.
@@ -327,27 +291,6 @@ class Failures:
         return cause if time.monotonic() < until else None
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Yielded between bytes, where the reader may need no more.
-
-    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent. Where the
-    system does not tell what it has read, those are ``blindly`` seconds. The gateway answers with a ``ReaderState``.
-    """
-
-    seconds: float
-    blindly: float
-
-
-class ReaderState(NamedTuple):
-    """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
-
-    has_closed: bool
-    has_read_all: bool
-
-
-WAITS = ReaderState(has_closed=False, has_read_all=True)
-
 #: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
 UNKNOWN, ENOUGH, TASTED = Pause(0.02, 0.05), Pause(0.05, 0.3), Pause(0.0, 0.3)
 #: Where the reader needs no more: Spark usually closes the connection once it has decoded the columns that were sent.
@@ -388,10 +331,6 @@ class FilePass:
         if upcoming is not None:
             self._expected.add(upcoming)
         return upcoming
-
-
-#: What an answer yields: bytes, or a pause, to which the gateway sends the reader's state.
-Pieces = Generator[memoryview | Pause, ReaderState | None, None]
 
 
 class PlanReader:

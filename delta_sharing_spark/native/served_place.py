@@ -6,6 +6,8 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 
 from delta_sharing_spark.errors import DeltaSharingError, FileError
 from delta_sharing_spark.native import webhdfs
@@ -13,9 +15,9 @@ from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.plan_reader import Failures
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import DaemonPool
+from delta_sharing_spark.scan.fetching import CallsInOrder
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.place import Place
-from delta_sharing_spark.storage.ranges import Range
 
 #: Bytes of the first piece of an answer, and of the largest: a reader may leave after a footer.
 _FIRST, _LARGEST = 256 << 10, 8 << 20
@@ -97,23 +99,24 @@ class ServedPlace:
     def _read_ahead(
         self, file: StoredObject, offset: int, canceller: Canceller, budget: Budget
     ) -> Iterator[memoryview]:
-        """The bytes of a file in growing pieces; the next arrives while one is sent, where there is room for two."""
-        version, largest = self.place.version(file), min(_LARGEST, budget.group_bytes // 2)
+        """The bytes of a file in growing pieces; the next ones arrive while one is sent, where there is room for three."""
+        version, largest = self.place.version(file), min(_LARGEST, budget.group_bytes // 3)
         counted: set[int] = set()  # stands for the pieces, as long as they are sent
-        if not budget.admit_in_time(counted, 2 * largest):
+        if not budget.admit_in_time(counted, 3 * largest):
             largest = min(largest, _FIRST)
 
-        def read(piece: Range) -> memoryview:
-            return self.place.read(file.name, version, piece.start, piece.length, canceller)
+        def reads() -> Iterator[Callable[[], memoryview]]:
+            start, length = offset, min(_FIRST, largest)
+            while start < file.size:
+                length = min(length, file.size - start)
+                yield partial(self.place.read, file.name, version, start, length, canceller)
+                start, length = start + length, min(4 * length, largest)
 
-        piece = Range(offset, min(offset + min(_FIRST, largest), file.size))
-        data = read(piece)
-        while piece.end < file.size:
-            piece = Range(piece.end, min(piece.end + min(4 * piece.length, largest), file.size))
-            following = DaemonPool(1).submit(read, piece)
-            yield data
-            data = following.result()
-        yield data
+        waiting = reads()
+        first = next(waiting)()  # no more is asked for where it fails
+        with closing(CallsInOrder(waiting, DaemonPool(2), lambda: 2)) as following:
+            yield first
+            yield from following
 
 
 def status_of(entry: StoredObject, name: str) -> dict[str, object]:

@@ -42,6 +42,7 @@ class Option:
         scope: The kinds of load that it applies to.
         sensitive: Whether its value is a secret.
         aliases: Other names of the same option.
+        behind_gateway: Whether it says how the sharing server or the storage is asked, which a Flight gateway does for its callers.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Option:
     scope: Scope
     sensitive: bool
     aliases: tuple[str, ...]
+    behind_gateway: bool
 
 
 def _option(
@@ -62,9 +64,11 @@ def _option(
     scope: Scope = "both",
     sensitive: bool = False,
     aliases: tuple[str, ...] = (),
+    behind_gateway: bool = False,
 ) -> Any:
-    """A field of ``ReadOptions`` that declares an option."""
-    declared = {"parse": parse, "group": group, "scope": scope, "sensitive": sensitive, "aliases": aliases}
+    """A field of ``ReadOptions`` that declares an option; the arguments are the attributes of ``Option``."""
+    kind = {"group": group, "scope": scope, "sensitive": sensitive}
+    declared = {"parse": parse, "aliases": aliases, "behind_gateway": behind_gateway or bool(group), **kind}
     return field(default=default, repr=not sensitive, metadata={"option": declared})
 
 
@@ -77,7 +81,7 @@ class ReadOptions:
     where: str | None = _option(values.expression)
     limit: int | None = _option(values.count, scope="batch")
     pushdown: str = _option(values.Choice(("off", "query")), "off", scope="batch")
-    response_format: str | None = _option(values.response_format)
+    response_format: str | None = _option(values.response_format, behind_gateway=True)
 
     version_as_of: int | None = _option(values.count, scope="batch")
     timestamp_as_of: datetime | None = _option(values.timestamp, scope="batch")
@@ -101,28 +105,28 @@ class ReadOptions:
     allow_added_columns: bool = _option(values.boolean, False, scope="stream")
     poll_interval: float = _option(values.duration, 30.0, scope="stream")
 
-    access_mode: str = _option(values.Choice(("auto", "url", "dir", "iceberg")), "auto")
-    carry_profile: bool | Literal["token"] = _option(values.carried, True)
-    storage_region: str | None = _option(values.text)
-    storage_endpoint: str | None = _option(values.web_address)
-    allowed_data_hosts: tuple[str, ...] = _option(values.names, ())
+    access_mode: str = _option(values.Choice(("auto", "url", "dir", "iceberg")), "auto", behind_gateway=True)
+    carry_profile: bool | Literal["token"] = _option(values.carried, True, behind_gateway=True)
+    storage_region: str | None = _option(values.text, behind_gateway=True)
+    storage_endpoint: str | None = _option(values.web_address, behind_gateway=True)
+    allowed_data_hosts: tuple[str, ...] = _option(values.names, (), behind_gateway=True)
 
     max_split_bytes: int = _option(values.size, 128 << 20)
     memory_budget: int = _option(values.size, 128 << 20)
-    max_files_per_request: int | None = _option(values.positive)
-    server_hints: str = _option(values.Choice(("json", "sql", "both")), "json")
+    max_files_per_request: int | None = _option(values.positive, behind_gateway=True)
+    server_hints: str = _option(values.Choice(("json", "sql", "both")), "json", behind_gateway=True)
     count_by_statistics: bool = _option(values.boolean, True)
-    async_query: bool = _option(values.boolean, False)
+    async_query: bool = _option(values.boolean, False, behind_gateway=True)
 
     connect_timeout: float = _option(values.duration, 10.0)
     read_timeout: float = _option(values.duration, 320.0)
     retry_timeout: float = _option(values.duration, 600.0)
-    proxy: str | None = _option(values.web_address, sensitive=True)
+    proxy: str | None = _option(values.web_address, sensitive=True, behind_gateway=True)
     ca_bundle: str | None = _option(values.text)
-    caller_org: str | None = _option(values.text)
+    caller_org: str | None = _option(values.text, behind_gateway=True)
 
-    cache_dir: str | None = _option(values.text)
-    cache_max_bytes: int = _option(values.size, 10 << 30)
+    cache_dir: str | None = _option(values.text, behind_gateway=True)
+    cache_max_bytes: int = _option(values.size, 10 << 30, behind_gateway=True)
 
     gateway: str | None = _option(values.text)
     gateway_token_file: str | None = _option(values.text)
@@ -306,14 +310,13 @@ def _check_gateway(parsed: Mapping[str, Any]) -> None:
         if ours:
             raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
-    credentials = _of_group(parsed, INLINE, IDENTITY, KEYS, CERTIFICATE)
     if "ref" in parsed:
         raise _refused("ref", "'ref' is not asked of a gateway; give the id of its snapshot as 'versionAsOf'")
-    others = sorted({"accessMode", "cacheDir"} & parsed.keys() | set(credentials))
+    others = [option.name for option in OPTIONS if option.behind_gateway and option.name in parsed]
     if others:
         raise _refused(
             others[0],
-            f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile and reads the files; "
+            f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile, asks the server and reads the files; "
             f"leave it out, or give it to the gateway",
         )
     if "#" in re.sub("`[^`]*`", "", parsed["path"]):

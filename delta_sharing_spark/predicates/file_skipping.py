@@ -101,9 +101,10 @@ class FileSkipping:
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
         self.reader = StatisticsReader(read)
-        #: Numbers of partition values, and by these what they decide: the truth values that rows may give, bounds, and what is alike.
+        #: Numbers of partition values, and by these the truth values that rows may give, and a number of values that are alike.
         self._numbers: dict[PartitionKey, int] = {}
         self._bits, self._kinds = array("q"), array("q")
+        #: The bounds of values that are alike.
         self._bounds: list[list[ColumnBounds]] = []
         self._alike_values: dict[object, int] = {}
         self._has_undecided = bool(self._data)
@@ -164,22 +165,24 @@ class FileSkipping:
         places = np.flatnonzero((bits & TRUE != 0) & (bits != TRUE))
         if not self._data or not len(places):
             return result
-        found = statistics.of(self.reader, places)
-        numbers = numbers[places]
-        first, kinds = self._alike(np.array(self._kinds, np.int64)[numbers], found)
+        of_files = statistics.of(self.reader, places)
+        of_values = np.array(self._kinds, np.int64)[numbers[places]]
+        first, kinds = self._alike(of_values, of_files)
         may_pass = np.fromiter(
-            (self._may_pass(self._bounds[numbers[place]], found, place) for place in first.tolist()), bool, len(first)
+            (self._may_pass(self._bounds[of_values[place]], of_files, place) for place in first.tolist()),
+            bool,
+            len(first),
         )
-        result[places[found.is_there & ~may_pass[kinds]]] = SkipReason.STATISTICS
+        result[places[of_files.is_there & ~may_pass[kinds]]] = SkipReason.STATISTICS
         return result
 
-    def _alike(self, kinds: Integers, found: FileStatistics) -> tuple[Integers, Integers]:
+    def _alike(self, kinds: Integers, statistics: FileStatistics) -> tuple[Integers, Integers]:
         """Places of files no two of which are alike, and for each file the number of the one that it is like."""
         if self._splits is None:
             places = np.arange(len(kinds))
             return places, places
         total = len(self._alike_values)
-        for slot, column in zip(self._data, found.columns, strict=True):
+        for slot, column in zip(self._data, statistics.columns, strict=True):
             splits, by_value = self._splits[slot]
             for numbers, count in column.classes(splits, by_value=by_value):
                 if total * count >= _MOST_KINDS:
@@ -189,10 +192,10 @@ class FileSkipping:
         _, first, kinds = np.unique(kinds, return_index=True, return_inverse=True)
         return first, kinds
 
-    def _may_pass(self, of_partition: Sequence[ColumnBounds], found: FileStatistics, place: int) -> bool:
+    def _may_pass(self, of_partition: Sequence[ColumnBounds], statistics: FileStatistics, place: int) -> bool:
         """Whether a row of a file may pass, by the bounds of its partition values and its statistics."""
         bounds = list(of_partition)
-        for slot, column in zip(self._data, found.columns, strict=True):
+        for slot, column in zip(self._data, statistics.columns, strict=True):
             bounds[slot] = column.bounds_at(place)
         return bool(self._possible_values(bounds) & TRUE)
 
@@ -207,7 +210,8 @@ class FileSkipping:
             alike = tuple(self._kind_of(slot, bounds[slot]) for slot, _, _ in self._partition)
             self._bits.append(bits)
             self._kinds.append(self._alike_values.setdefault(alike, len(self._alike_values)))
-            self._bounds.append(bounds)
+            if len(self._bounds) < len(self._alike_values):
+                self._bounds.append(bounds)
             self._has_undecided |= bool(bits & TRUE) and bits != TRUE
         return number
 

@@ -193,10 +193,10 @@ class StatisticsReader:
         def values(part: str, path: Sequence[str]) -> Values:
             if not path:
                 return list(map(attrgetter(part), records))
-            found = list(map(attrgetter(f"{part}.{self._attributes[path[0]]}"), records))
+            of_files = list(map(attrgetter(f"{part}.{self._attributes[path[0]]}"), records))
             for name in path[1:]:
-                found = [value.get(name) if isinstance(value, dict) else None for value in found]
-            return found
+                of_files = [value.get(name) if isinstance(value, dict) else None for value in of_files]
+            return of_files
 
         return self.of_values(present, values)
 

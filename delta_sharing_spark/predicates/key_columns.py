@@ -99,8 +99,8 @@ class KeyColumn:
         """For some files a number of their bound, the same for the same bound, from 1; 0 for the others."""
         places = np.flatnonzero(among)
         result = np.zeros(len(among), np.int64)
-        known: dict[Any, int] = {}
-        result[places] = [known.setdefault(self.at(place), len(known) + 1) for place in places.tolist()]
+        numbers: dict[Any, int] = {}
+        result[places] = [numbers.setdefault(self.at(place), len(numbers) + 1) for place in places.tolist()]
         return result
 
 

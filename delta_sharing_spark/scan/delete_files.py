@@ -31,19 +31,14 @@ def _column(name: str, kind: str, field_id: int) -> Field:
 _POSITIONS = Struct((_column("file_path", "string", _PATH_ID), _column("pos", "long", _POSITION_ID)))
 
 _Positions = dict[str, "BitMap64"]
-_positions: ProcessCache[tuple[str, str], tuple[_Positions, int]] = ProcessCache(
-    256, lambda entry: entry[1], _KEPT_BYTES
-)
-_keys: ProcessCache[tuple[str, DeleteFile], pa.Table] = ProcessCache(256, lambda keys: keys.nbytes, _KEPT_BYTES)
+_positions: ProcessCache[DeleteFile, tuple[_Positions, int]] = ProcessCache(256, lambda entry: entry[1], _KEPT_BYTES)
+_keys: ProcessCache[DeleteFile, pa.Table] = ProcessCache(256, lambda keys: keys.nbytes, _KEPT_BYTES)
 
 
-def deleted_rows(task: FileTask, table: str, read: ReadColumns) -> BitMap64 | None:
+def deleted_rows(task: FileTask, read: ReadColumns) -> BitMap64 | None:
     """Positions of the task's rows that its delete files name; None where it has no such files.
 
     A delete file is read once a process, and of the data file the columns that equality deletes compare.
-
-    Args:
-        table: The table, under whose name delete files are kept: another may not read them.
 
     Raises:
         CorruptFileError: A position is none.
@@ -59,9 +54,9 @@ def deleted_rows(task: FileTask, table: str, read: ReadColumns) -> BitMap64 | No
         if delete.keys:
             by_keys.setdefault(delete.keys, []).append(delete)
         else:
-            deleted_bits |= _positions_of(delete, table, read).get(_same_path(task.location), BitMap64())
+            deleted_bits |= _positions_of(delete, read).get(_same_path(task.location), BitMap64())
     for keys, deletes in by_keys.items():
-        deleted = pa.concat_tables([_keys_of(delete, table, read) for delete in deletes])
+        deleted = pa.concat_tables([_keys_of(delete, read) for delete in deletes])
         deleted_bits |= _equal_rows(task, Struct(keys), deleted, read)
     return deleted_bits
 
@@ -75,13 +70,13 @@ def _task_of(delete: DeleteFile) -> FileTask:
     return FileTask(delete.location, delete.location, delete.size)
 
 
-def _positions_of(delete: DeleteFile, table: str, read: ReadColumns) -> _Positions:
-    entry = _positions.get((table, delete.location))
+def _positions_of(delete: DeleteFile, read: ReadColumns) -> _Positions:
+    entry = _positions.get(delete)
     if entry is None:
         rows = _decoded_positions(delete, read)
         # A row takes at most two bytes of a bitmap that is not run-length encoded, and a file the bitmap's own.
         entry = rows, sum(200 + len(path) + 2 * len(bitmap) for path, bitmap in rows.items())
-        _positions.put((table, delete.location), entry)
+        _positions.put(delete, entry)
     return entry[0]
 
 
@@ -105,11 +100,11 @@ def _decoded_positions(delete: DeleteFile, read: ReadColumns) -> _Positions:
     return rows
 
 
-def _keys_of(delete: DeleteFile, table: str, read: ReadColumns) -> pa.Table:
-    keys = _keys.get((table, delete))
+def _keys_of(delete: DeleteFile, read: ReadColumns) -> pa.Table:
+    keys = _keys.get(delete)
     if keys is None:
         keys = _canonical(read(_task_of(delete), Struct(delete.keys)), Struct(delete.keys))
-        _keys.put((table, delete), keys)
+        _keys.put(delete, keys)
     return keys
 
 

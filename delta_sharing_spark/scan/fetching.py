@@ -1,8 +1,14 @@
-"""Fetches what is read next: files opened ahead of the decoder, and ranges of bytes that look like a file to pyarrow.
+"""Decides what is fetched next, by whose threads, and in how much memory; presents fetched ranges as a file to pyarrow.
 
-Who reads files one after the other asks a ``FetchQueue`` for their row groups. It opens files and fetches row groups in the
-order in which they are read, as far as its budget of bytes goes. A file costs the bytes that its opening asks for, a row group
-the bytes that are held of it, both until they are decoded. What does not fit waits, but for the one that is read next.
+Whoever reads asks in one of three ways:
+
+- ``FetchQueue`` opens files one after the other, ahead of their reader, and fetches their row groups: splits, checkpoints. A
+  file costs the bytes that its opening asks for, a row group the bytes that are held of it, both until they are decoded.
+  What does not fit the budget waits, but for the row group that is read next.
+- ``CallsInOrder`` makes calls whose results come in order, so many ahead: commits, downloads, files of places, and column
+  chunks larger than a gateway may hold.
+- ``BufferedRanges`` fetches ranges that another chooses, each byte once: the gateway's, which learns from Spark's requests
+  what comes next. ``native.budget`` bounds what all of its plans hold.
 
 **How many requests are under way.** A storage answers after ``latency`` seconds and sends ``rate`` bytes a second over
 one connection. ``n`` requests of ``size`` bytes each keep it busy when ``n * size / (latency + size / rate)`` bytes a
@@ -10,19 +16,26 @@ second are what the network carries or the decoder takes. So:
 
 - Ranges of large files are cut in requests that last 0.05 s (4 to 32 MiB), and 16 of them are under way: more would
   wait for the processor. A far storage, which answers after 20 ms or more, is asked for 1 MiB or more at once, and 48
-  requests are under way. At 40 ms and 30 MB/s a connection, all of a row group of 40 MB is there after 0.09 s; 16
-  requests of 4 MiB took 0.18 s, in which nobody decodes.
+  requests are under way. At 40 ms and 30 MB/s a connection, all of a row group of 40 MB is there after 0.09 s. By 16
+  requests of 4 MiB that took 0.18 s, in which nobody decodes.
 - Small files are one request each, that mostly waits. While one is decoded, in about 0.5 ms, another has to arrive. So
   ``latency / 0.0005`` requests are under way, 48 at most. It is one, in the reader's own thread, where a storage answers
   within 2 ms.
 - Files are opened ahead of the one that is read, 8 large ones: each takes one request for its footer.
+- Of commits 16 are under way, or as many as have 2 MiB; of downloads 8 pieces of 8 MiB, 210 MB/s at 40 ms and 30 MB/s.
+- A gateway fetches by 48 threads, and small files ahead by 96 more where their storage is far.
+- All of these together, over all readers of a process, are at most 128 to one storage (``pace.Connections``).
 
 What a storage's latency and rate are, ``Pace`` learns from each answer, once for all readers of a table in a process.
+
+**Breaking off.** The threads of a ``DaemonPool`` end with it, and so do their requests. Closing a queue closes its pool. It
+waits for nobody, and is safe in the garbage collector.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -34,7 +47,7 @@ import numpy as np
 
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
-from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace, Prefetch
+from delta_sharing_spark.scan.pace import LEAST, MOST_CONNECTIONS, Pace, Prefetch
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, coalesce, cut
 
 _LEAST_WINDOW = 16 << 10
@@ -48,6 +61,7 @@ _F = TypeVar("_F")
 _O = TypeVar("_O", bound="OpenFile[Any]")
 _G = TypeVar("_G", bound="Fetched")
 _H = TypeVar("_H")
+_R = TypeVar("_R")
 
 
 class InlineExecutor(Executor):
@@ -90,9 +104,12 @@ class BufferedRanges:
 
     def add(self, wanted: Iterable[Range], pool: Executor | None = None) -> None:
         """Begin to fetch what is not held of some ranges, by the threads of ``pool`` if that is given."""
-        added = [piece for part in self.missing(wanted) for piece in cut(part, self._pace.request_bytes)]
+        pool = pool or self._pool
+        # Who asks by itself has one request under way: a small file is not cut.
+        most = max(LEAST if isinstance(pool, InlineExecutor) else 0, self._pace.request_bytes)
+        added = [piece for part in self.missing(wanted) for piece in cut(part, most)]
         for piece in added:
-            self._futures[piece.start] = (pool or self._pool).submit(self._read, piece.start, piece.length)
+            self._futures[piece.start] = pool.submit(self._read, piece.start, piece.length)
         pieces = sorted([*self._plan[0], *added]) if self._plan[0] else added
         self._plan = pieces, [piece.start for piece in pieces]
 
@@ -199,6 +216,48 @@ class RangeFile(SeekableFile):
         data = self._ranges.read(self._position, length) if length else memoryview(b"")
         self._position += length
         return data
+
+
+class CallsInOrder(Generic[_R]):
+    """The results of calls in their order, with those that follow under way; the first ones begin at once. An iterator.
+
+    Args:
+        calls: Each is taken when it may begin.
+        pool: Makes them.
+        ahead: How many may be under way, or done and not taken, by now.
+
+    Raises (by ``next``):
+        ReadCancelled: The reader of this thread went away.
+        Exception: What a call raises.
+    """
+
+    def __init__(self, calls: Iterable[Callable[[], _R]], pool: Executor, ahead: Callable[[], int]) -> None:
+        self._calls, self._pool, self._ahead = iter(calls), pool, ahead
+        self._coming: deque[Future[_R]] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
+        for call in itertools.islice(self._calls, max(0, self._ahead() - len(self._coming))):
+            self._coming.append(self._pool.submit(call))
+
+    def __iter__(self) -> CallsInOrder[_R]:
+        return self
+
+    def __next__(self) -> _R:
+        self._begin()
+        if not self._coming:
+            raise StopIteration
+        try:
+            return result_of(self._coming[0])
+        finally:
+            if self._coming[0].done():  # else its caller was interrupted, and ``close`` waits for it
+                self._coming.popleft()
+
+    def close(self, patience: float = 0.0) -> None:
+        """Begin no more, and wait so many seconds for those under way, which the caller broke off."""
+        self._calls = iter(())
+        wait([call for call in self._coming if not call.cancel()], patience)
+        self._coming.clear()
 
 
 class Fetched(Protocol):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import queue
+import threading
 import time
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import NamedTuple
 
+from delta_sharing_spark.network.connections import check_reader
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.parquet.footer import TAIL
@@ -43,6 +46,44 @@ _NEAR, _BETWEEN = 0.002, 0.0005
 _FAR = 0.02
 #: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
 CONNECTIONS, MOST_CONNECTIONS = 16, 48
+#: Requests of all readers of a process to one storage under way at once; seconds between two looks of one that waits.
+OF_STORAGE, _LOOK = 128, 0.2
+
+
+class Connections:
+    """Bounds the requests of this process to one storage: who would have one more under way waits for another to end.
+
+    Pickled, it becomes that of the process that unpickles it.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        # A queue: an exception of a signal handler may leave a semaphore locked.
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(OF_STORAGE):
+            self._free.put(None)
+        self._holders = threading.local()
+
+    def __reduce__(self) -> tuple[Callable[[str], Connections], tuple[str]]:
+        return connections_to, (self._location,)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Within this context the thread has a request under way; raises ReadCancelled where its reader goes away meanwhile."""
+        if getattr(self._holders, "is_one", False):  # a source that reads another one would wait for itself
+            yield
+            return
+        while True:
+            with suppress(queue.Empty):
+                self._free.get(timeout=_LOOK)
+                break
+            check_reader()
+        self._holders.is_one = True
+        try:
+            yield
+        finally:
+            self._holders.is_one = False
+            self._free.put(None)
 
 
 class Pace:
@@ -55,6 +96,7 @@ class Pace:
 
     Args:
         first_tail: Bytes of the first request for a footer before one was seen, where something tells of them.
+        connections: Those to the storage; by default of this reader's own.
 
     Attributes:
         request_bytes: How much to ask for at once: what comes in ``_LASTING`` seconds, within bounds.
@@ -62,7 +104,8 @@ class Pace:
         answers: How many requests were learned from.
     """
 
-    def __init__(self, first_tail: int | None = None) -> None:
+    def __init__(self, first_tail: int | None = None, connections: Connections | None = None) -> None:
+        self._connections = connections or Connections("")
         self.request_bytes, self.gap = LEAST, _FIRST_GAP
         self._rate = self._latency = self._begins = self._soonest = 0.0
         self._footer_bytes, self._first_tail = 0, first_tail
@@ -70,12 +113,13 @@ class Pace:
 
     def read(self, source: ByteSource, start: int, length: int) -> memoryview:
         """``source.read(start, length)``, and learn from how long it takes, if it takes a request."""
-        requests = getattr(source, "requests_made", -1)  # of a source behind a cache on disk
-        began = time.monotonic()
-        data = source.read(start, length)
-        if length and (requests < 0 or requests != source.requests_made):  # type: ignore[attr-defined]
-            self.learn(length, time.monotonic() - began)
-        return data
+        with self._connections.one():
+            requests = getattr(source, "requests_made", -1)  # of a source behind a cache on disk
+            began = time.monotonic()
+            data = source.read(start, length)
+            if length and (requests < 0 or requests != source.requests_made):  # type: ignore[attr-defined]
+                self.learn(length, time.monotonic() - began)
+            return data
 
     def learn(self, length: int, seconds: float) -> None:
         """Note that a request for ``length`` bytes took so many seconds."""
@@ -165,12 +209,23 @@ class Pace:
 
 #: By table and host.
 _paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
+_connections: ProcessCache[str, Connections] = ProcessCache(64)
 
 
 def pace_of(table: str, location: str, first_tail: int | None = None) -> Pace:
     """How a storage has answered this process for a table's files; arguments as for ``Pace``, and where one of the files lies."""
+    return _paces.get_or_make((table, _host_of(location)), lambda: Pace(first_tail, connections_to(location)))
+
+
+def connections_to(location: str) -> Connections:
+    """The connections of this process to the storage of a file or a table; all disks of this machine are one."""
+    host = _host_of(location)
+    return _connections.get_or_make(host, lambda: Connections(f"https://{host}" if host else ""))
+
+
+def _host_of(location: str) -> str:
     url = url_or_none(location)
-    return _paces.get_or_make((table, "" if url is None else url.authority), partial(Pace, first_tail))
+    return "" if url is None else url.authority
 
 
 class Prefetch(NamedTuple):

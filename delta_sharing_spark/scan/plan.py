@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -53,7 +54,7 @@ def rows_in_stats(stats: str | None) -> int | None:
 
 
 def rows_in_lines(lines: str, count: int) -> list[int | None]:
-    """``numRecords`` of ``count`` files' ``statistics_lines``; None where a file's are missing, broken or cannot be."""
+    """``numRecords`` of ``count`` files by their ``statistics_lines``; None as ``rows_in_stats``."""
 
     def read(text: str) -> Any:
         tree = statistics_object(text, _decode_rows)
@@ -96,11 +97,13 @@ class DeleteFile:
         location: An absolute storage path.
         size: Its bytes.
         keys: The columns, named by their ids, whose values it deletes (equality deletes); none where it names positions.
+        namespace: A digest of the table and the recipient: another's file of the same location is another file.
     """
 
     location: str
     size: int
     keys: tuple[Field, ...] = ()
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,13 @@ class FileTask:
     stats: str | None = field(default=None, repr=False)
     deletes: tuple[DeleteFile, ...] = ()
     fallbacks: Mapping[int, Any] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without it, a dataclass with slots asks for its fields for each of a million tasks."""
+        return FileTask, _values_of_task(self)
+
+
+_values_of_task = attrgetter(*(one.name for one in fields(FileTask)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +199,9 @@ class FileSlice:
     task: FileTask
     start: int = 0
     end: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileSlice, (self.task, self.start, self.end)
 
 
 class RowAccess(Protocol):

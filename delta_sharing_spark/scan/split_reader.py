@@ -288,4 +288,4 @@ def rows_of_delete_files(task: FileTask, spec: ReadSpec, access: FileAccess) -> 
         columns = ReadSpec(spec.table, schema, schema, mapping="id", time_zone=spec.time_zone, is_projected=True)
         return read_split(Split(0, columns, (FileSlice(file),), access))
 
-    return deleted_rows(task, spec.table, read)
+    return deleted_rows(task, read)

@@ -340,6 +340,11 @@ def conform(
     rows = batch.num_rows
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
+    if batch.schema.equals(target, check_metadata=True) and all(
+        node is Whole.KEEP and index == place and field.nullable
+        for place, ((index, node), field) in enumerate(zip(columns, schema.fields, strict=True))
+    ):
+        return batch
     arrays: list[pa.Array] = []
     for (index, node), field, kind in zip(columns, schema.fields, target.types, strict=True):
         if index is not None:

@@ -221,8 +221,7 @@ class SharingRest:
         Args:
             share, schema, table: The names asked for; without a table, or a schema, those whose content was to be listed.
         """
-        settings = replace(self.settings, read_timeout=min(_TIMEOUT, self.settings.read_timeout), retry_seconds=0.0)
-        brief = replace(self, settings=settings)
+        brief = replace(self, settings=brief_settings(self.settings))
         listings: tuple[tuple[str, str, Callable[[], Iterator[str]], str], ...] = (
             ("table", table, lambda: (t.name for t in brief.list_tables(share, schema)), f"{share}.{schema}"),
             ("schema", schema, lambda: (s.name for s in brief.list_schemas(share)), share),
@@ -232,19 +231,16 @@ class SharingRest:
             if not name:
                 continue
             try:
-                names = list(islice(listing(), _LOOKED_AT))
+                hint = near_name(kind, name, listing(), holder)
             except NotFoundError:
                 continue  # the name above it is wrong as well
             except DeltaSharingError:
                 return error
-            hint = near_name(kind, name, names, holder)
             if hint is None:
                 return error
             if kind == "table" and brief._is_volume(share, schema, table):
                 hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
-            return NotFoundError(
-                f"{str(error).removesuffix(f'; {NOT_THERE}')}; {hint}", **{**error.__dict__, "is_unlisted": True}
-            )
+            return with_hint(error, hint)
         return error
 
     def _is_volume(self, share: str, schema: str, name: str) -> bool:
@@ -541,9 +537,20 @@ def unless_unknown(pages: Iterator[_T], otherwise: Callable[[ServerError], Itera
         yield from pages
 
 
+def brief_settings(settings: NetworkSettings) -> NetworkSettings:
+    """Those of a request that only explains an error: it waits a moment, and is not repeated."""
+    return replace(settings, read_timeout=min(_TIMEOUT, settings.read_timeout), retry_seconds=0.0)
+
+
+def with_hint(error: NotFoundError, hint: str) -> NotFoundError:
+    """The same error with a hint of ``near_name``."""
+    words = str(error).removesuffix(f"; {NOT_THERE}")
+    return NotFoundError(f"{words}; {hint}", **{**error.__dict__, "is_unlisted": True})
+
+
 def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
     """That ``holder`` has no ``kind`` of a name, and what it has that is near; None if it has it."""
-    existing = sorted(names)
+    existing = sorted(islice(names, _LOOKED_AT))
     if name.lower() in (k.lower() for k in existing):
         return None
     if not existing:

@@ -33,6 +33,9 @@ _NAME = re.compile(r"spark\.(?:sql\.)?delta\.sharing\.[\w.]+")
 #: Options of streams that a setting may become.
 _STREAM_ONLY = {"pollinterval"}
 
+#: Options that a load through a Flight gateway may not have: settings of the session are no wish for it.
+_BEHIND_GATEWAY = frozenset(option.name.lower() for option in OPTIONS if option.behind_gateway)
+
 _lock = threading.Lock()
 #: The settings that each session was warned of.
 _settings_named: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -64,6 +67,7 @@ def session_options(spark: SparkSession, own: Mapping[str, str], *, is_stream: b
         ConfigError: Settings that belong together contradict each other.
     """
     names = {name.lower() for name in own} | (set() if is_stream else _STREAM_ONLY)
+    names |= _BEHIND_GATEWAY if "gateway" in names else set()
     added = {"timeZone": str(spark.conf.get(ZONE))}
     settings = _jvm_settings(spark)
     if settings:

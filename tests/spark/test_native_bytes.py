@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.native.answers import Pause
 from delta_sharing_spark.native.budget import Bounds
-from delta_sharing_spark.native.plan_reader import Pause, PlanReader
+from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.spark import native
 from delta_sharing_spark.testing.server import SharingServer
@@ -30,7 +31,7 @@ def test_each_planned_column_chunk_is_fetched_once(
     """One scan reads a dictionary first and then a run in which that column stands last, another scan one column alone."""
     # A machine under load takes longer to decode than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Pause(60.0, 60.0))
-    monkeypatch.setattr("delta_sharing_spark.native.gateway._UNREAD", 60.0)
+    monkeypatch.setattr("delta_sharing_spark.native.answers._UNREAD", 60.0)
     draw = np.random.default_rng(3)
     columns = {name: pa.array(draw.integers(0, 1 << 40, ROWS)) for name in ("a", "item", "b", "size", "c")}
     columns["day"] = pa.array(np.arange(ROWS) // 100)

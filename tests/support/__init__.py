@@ -9,8 +9,9 @@ HANGS = 600.0
 PRELOADED_WORKERS = str(Path(__file__).parent / "workers")
 #: Settings of sessions whose queries are each another one, over few rows: to compile their code costs more than to interpret
 #: their plans. Of Spark before 4.3, nobody has seen that it interprets all that is asked here; 4.3 does not list a
-#: catalogue so (``spark.catalog.listTables`` fails with EXPRESSION_DECODING_FAILED).
-INTERPRETED = (
+#: catalogue so (``spark.catalog.listTables`` fails with EXPRESSION_DECODING_FAILED). Each sort, hash and join begins with a
+#: page, else of up to 64 MB: Java would clear and collect them.
+INTERPRETED = {"spark.buffer.pageSize": "1m"} | (
     {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     if any(found.version >= "4.3" for found in distributions(name="pyspark"))
     else {}

@@ -75,13 +75,25 @@ class DataFile:
 class IcebergWriter:
     """An Iceberg table below a local directory; each ``commit`` makes a snapshot.
 
+    Args:
+        location: Where readers find the directory; by default where it is.
+
     Attributes:
         columns: The current schema.
         specs: Partition specs; each field is a source's id and ``identity`` or ``bucket[4]`` and so on.
         files: Data files of the current snapshot.
     """
 
-    def __init__(self, directory: Path, columns: list[Column], version: int = 2, *, by_names: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        columns: list[Column],
+        version: int = 2,
+        *,
+        by_names: bool = False,
+        location: str | None = None,
+    ) -> None:
+        self.location = directory.as_uri() if location is None else location
         self.directory, self.columns, self.version, self.by_names = directory, columns, version, by_names
         (directory / "metadata").mkdir(parents=True)
         (directory / "data").mkdir()
@@ -151,10 +163,13 @@ class IcebergWriter:
         blob = frame(encode(gone))
         path = self.directory / "data" / f"{uuid.uuid4()}.puffin"
         path.write_bytes(b"PFA1" + blob)
-        record = self._record(path.as_uri(), 1, len(gone), file.spec_id, file.partition)
+        record = self._record(self._uri(path), 1, len(gone), file.spec_id, file.partition)
         record |= {"file_format": "PUFFIN", "referenced_data_file": file.path, "content_offset": 4,
                    "content_size_in_bytes": len(blob)}  # fmt: skip
         self._deletes.append(record)
+
+    def _uri(self, path: Path) -> str:
+        return f"{self.location}/{path.relative_to(self.directory).as_posix()}"
 
     def _drop_vector(self, file: DataFile) -> None:
         for manifest in self._manifests:
@@ -225,7 +240,7 @@ class IcebergWriter:
         document = {
             "format-version": self.version,
             "table-uuid": str(uuid.UUID(int=1)),
-            "location": self.directory.as_uri(),
+            "location": self.location,
             "last-sequence-number": self._sequence,
             "schemas": [{"type": "struct", "schema-id": n, "fields": one} for n, one in enumerate(self._schemas)],
             "current-schema-id": self._schemas.index(tree),
@@ -254,7 +269,7 @@ class IcebergWriter:
         return {source: value for (source, transform), value in parts if transform == "identity"}
 
     def _record(self, path: str, content: int, rows: int, spec_id: int, partition: tuple[Any, ...]) -> dict[str, Any]:
-        size = Path(path.removeprefix("file://")).stat().st_size
+        size = (self.directory / path.removeprefix(self.location + "/")).stat().st_size
         names = {f"p{place}": value for place, value in enumerate(partition)}
         record = {
             "content": content, "file_path": path, "file_format": "PARQUET", "partition": names, "record_count": rows,
@@ -270,7 +285,7 @@ class IcebergWriter:
         arrays = [pa.array([_named(one, row.get(one.id)) for row in rows], f.type) for one, f in zip(columns, fields, strict=True)]  # fmt: skip
         path = self.directory / "data" / f"{kind}-{uuid.uuid4()}.parquet"
         pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, row_group_size=4)
-        return path.as_uri()
+        return self._uri(path)
 
     def _write_list(self) -> str:
         records = []
@@ -280,13 +295,14 @@ class IcebergWriter:
             path = self.directory / "metadata" / f"{uuid.uuid4()}.avro"
             path.write_bytes(self._manifest(manifest))
             records.append(
-                {"manifest_path": path.as_uri(), "manifest_length": path.stat().st_size, "partition_spec_id": manifest["spec"],
+                {"manifest_path": self._uri(path), "manifest_length": path.stat().st_size, "partition_spec_id": manifest["spec"],
                  "content": manifest["content"], "sequence_number": manifest["sequence"],
+                 "added_files_count": len(manifest["entries"]), "existing_files_count": 0,
                  "partitions": self._summaries(manifest)}
             )  # fmt: skip
         path = self.directory / "metadata" / f"snap-{uuid.uuid4()}.avro"
         path.write_bytes(_avro(_LIST, records))
-        return path.as_uri()
+        return self._uri(path)
 
     def _kind_of(self, source: int, transform: str) -> str:
         if transform != "identity":
@@ -399,6 +415,7 @@ _LIST = {
     "fields": [
         {"name": "manifest_path", "type": "string"}, {"name": "manifest_length", "type": "long"},
         {"name": "partition_spec_id", "type": "int"}, {"name": "content", "type": "int"}, {"name": "sequence_number", "type": "long"},
+        {"name": "added_files_count", "type": "int"}, {"name": "existing_files_count", "type": "int"},
         _optional("partitions", {"type": "array", "items": {"type": "record", "name": "r508", "fields": [
             {"name": "contains_null", "type": "boolean"}, _optional("contains_nan", "boolean"),
             _optional("lower_bound", "bytes"), _optional("upper_bound", "bytes")]}}),

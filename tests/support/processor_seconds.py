@@ -6,6 +6,7 @@ or a test started counts for as long as it lives, and with its parent once that 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import defaultdict
 from contextlib import suppress
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+#: Of prctl(2): whom the processes of a process that has ended are handed to.
+_PR_SET_CHILD_SUBREAPER = 36
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def _seconds(pid: int) -> tuple[float, float]:
-    """Processor seconds of a process with those it has waited for, and of its living descendants."""
+    """Processor seconds of a process with those it has waited for, and of its other descendants."""
     own, children = 0.0, list[int]()
     with suppress(OSError):  # it has ended, or this is no Linux
         # Behind the name in brackets: utime, stime, cutime and cstime are fields 14 to 17 of proc(5).
@@ -40,6 +43,7 @@ class ProcessorSeconds:
         self._dearest = dearest
         self._of_tests: defaultdict[str, list[float]] = defaultdict(list)
         self._before = 0.0
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def pytest_collection_finish(self) -> None:
         self._before = sum(_seconds(os.getpid()))
@@ -53,7 +57,9 @@ class ProcessorSeconds:
         own, living = _seconds(os.getpid())
         dearest = sorted(self._of_tests.items(), key=lambda of_test: -sum(of_test[1]))[: self._dearest]
         terminalreporter.section("processor seconds")
-        terminalreporter.line(f"{own + living:8.1f} in all, {living:.1f} of them of processes that still run")
+        terminalreporter.line(
+            f"{own + living:8.1f} in all, {living:.1f} of them of processes that nobody has waited for"
+        )
         terminalreporter.line(f"{sum(sum(cases) for _, cases in dearest):8.1f} in these {len(dearest)} tests:")
         for name, cases in dearest:
             terminalreporter.line(f"{sum(cases):8.2f} {name}{f' ({len(cases)} cases)' if len(cases) > 1 else ''}")

@@ -272,8 +272,8 @@ def token_covering(tokens: Iterable[StorageToken], location: Location, *, table:
             best = token
     if best is None:
         raise CredentialError(
-            f"{location} of {table} lies outside the table's location and its auxiliary locations, so that no credential "
-            f"covers it; ask the provider to share that location, or use accessMode=url if the server offers it"
+            f"{location} of {table} lies outside the locations that credentials were issued for, so that none covers it; ask the "
+            f"provider to share that location, or use accessMode=url if the server offers it"
         )
     return best
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from delta_sharing_spark.errors import AccessModeError, NotFoundError, ServerError, UnsupportedFeatureError
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    DeltaSharingError,
+    NotFoundError,
+    ServerError,
+    UnsupportedFeatureError,
+)
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import UrlError, parse_url, url_or_none
 from delta_sharing_spark.sharing.address import TableName, segment
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.wire_records import broken
+from delta_sharing_spark.sharing.rest import SharingRest, brief_settings, near_name, with_hint
+from delta_sharing_spark.sharing.wire_records import broken, walk_pages
 
 #: Bytes of a table's description: it lists every snapshot.
 _LARGEST_TABLE = 256 << 20
@@ -99,7 +105,7 @@ class IcebergCatalog:
         """The table as it is now, with credentials; one request.
 
         Raises:
-            NotFoundError: There is no such table in the catalog.
+            NotFoundError: There is no such table in the catalog; with the nearest names that it has.
             UnsupportedFeatureError: It is a view.
             ResponseError: The answer is malformed.
         """
@@ -112,7 +118,7 @@ class IcebergCatalog:
                     f"{table} is a view of the Iceberg catalog, and this reader reads tables; ask the provider to share a table",
                     features=("view",),
                 ) from missing
-            raise
+            raise self._with_near_names(missing, table) from None
         metadata, location = tree.get("metadata"), tree.get("metadata-location")
         if not isinstance(metadata, dict):
             raise broken(f"{what}: the catalog's answer has no metadata")
@@ -125,6 +131,33 @@ class IcebergCatalog:
             return self.load(table).credentials
         what = f"the storage credentials of the Iceberg table {table}"
         return _vended(self._ask(f"{self._path(table)}/credentials", what, headers=_VENDED), {}, what)
+
+    def _with_near_names(self, missing: NotFoundError, table: TableName) -> NotFoundError:
+        """The same error with the nearest names of the catalog added, where it lists any."""
+        brief = replace(self, settings=brief_settings(self.settings))
+        namespace = f"/namespaces/{segment(table.schema)}"
+        for kind, name, path, items, holder in (
+            ("table", table.table, f"{namespace}/tables", "identifiers", f"{table.share}.{table.schema}"),
+            ("schema", table.schema, "/namespaces", "namespaces", table.share),
+        ):
+            try:
+                hint = near_name(kind, name, brief._names(path, items, holder), holder)
+            except NotFoundError:
+                continue  # the name above it is wrong as well
+            except DeltaSharingError:
+                return missing
+            return missing if hint is None else with_hint(missing, hint)
+        return missing
+
+    def _names(self, path: str, items: str, holder: str) -> Iterator[str]:
+        """The names of a listing: pages come where they are asked for, and may be empty before the last."""
+
+        def page(asked: Mapping[str, str]) -> Mapping[str, Any]:
+            sent = {"pageToken": asked.get("pageToken", ""), "pageSize": asked["maxResults"]}
+            answer = self._ask(self.prefix + path, f"the names in {holder}", sent)
+            return {"items": answer.get(items), "nextPageToken": answer.get("next-page-token")}
+
+        return walk_pages(page, _name_of)
 
     def _path(self, table: TableName, kind: str = "tables") -> str:
         return f"{self.prefix}/namespaces/{segment(table.schema)}/{kind}/{segment(table.table)}"
@@ -154,6 +187,14 @@ class IcebergCatalog:
                 f"{what} sends its clients to another server, which is not shown the recipient's token; ask the provider to "
                 f"correct icebergEndpoint in the profile"
             )
+
+
+def _name_of(item: Any) -> str:
+    """The name of a table, or of a namespace of one level."""
+    name = item.get("name") if isinstance(item, dict) else item[0] if isinstance(item, list) and item else None
+    if not isinstance(name, str):
+        raise broken("an item of the catalog's listing is without a name")
+    return name
 
 
 def _check_confirmed(profile: Profile, table: TableName) -> None:

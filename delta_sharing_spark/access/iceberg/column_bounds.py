@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
 from typing import Any
 
 from delta_sharing_spark.access.iceberg.manifests import Entry
@@ -11,6 +12,7 @@ from delta_sharing_spark.predicates.scalar_types import FLOAT, FLOATS, domain, f
 from delta_sharing_spark.predicates.three_valued import ColumnBounds, bounds_of_statistics
 from delta_sharing_spark.schema.types import DataType, Decimal
 
+_FIRST_DAY = date(1970, 1, 1).toordinal()
 _INT, _LONG, _FLOAT, _DOUBLE = (struct.Struct(form) for form in ("<i", "<q", "<f", "<d"))
 
 
@@ -54,6 +56,15 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "boolean": lambda data: data == b"\1" if len(data) == 1 else None,
     "string": bytes.decode,
 }
+
+
+def number_of(value: date) -> int:
+    """The days of a date since 1970, or the microseconds of a timestamp; one without a zone is in UTC."""
+    if not isinstance(value, datetime):
+        return value.toordinal() - _FIRST_DAY
+    aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+    delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
 class StoredValue:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 from delta_sharing_spark.access.iceberg.avro import corrupt
-from delta_sharing_spark.access.iceberg.column_bounds import StoredValue
+from delta_sharing_spark.access.iceberg.column_bounds import StoredValue, number_of
 from delta_sharing_spark.access.iceberg.manifests import FILE_PATH_ID, POSITIONS, Entry
+from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.scan.plan import MAX_VECTOR_BYTES, DeleteFile, DeletionVector
 from delta_sharing_spark.schema.types import Field
 
 #: Of a vector in a Puffin file: its size before it, its checksum after.
 _FRAME_BYTES = 8
+#: A spec's id, and the values of its fields.
+_Partition = tuple[int, tuple[Hashable, ...]]
 
 
-def partition_key(entry: Entry) -> tuple[int, str]:
-    """What is equal for files of one partition: the spec, and the tuple's values."""
-    return entry.spec_id, repr(sorted(entry.partition.items())) if entry.partition else ""
+def _comparable(value: Any) -> Hashable:
+    """A partition's value in the form in which it equals itself: writers have days as dates or as numbers, and NaN is no exception."""
+    match value:
+        case None | int() | str() | bytes():
+            return value
+        case date():
+            return number_of(value)
+        case UUID():
+            return value.bytes
+        case Decimal():
+            return str(value.normalize())
+    return repr(value)
 
 
 class DeleteIndex:
@@ -26,16 +42,22 @@ class DeleteIndex:
     Args:
         entries: Those of all delete manifests.
         key_of: The column of an equality delete by its field id; raises where it cannot be a key.
-        is_global: Whether a partition spec has no field, so that its equality deletes hold for every file.
+        spec_of: The fields of a partition spec by its id; equality deletes of one that has none hold for every file.
+        namespace: See ``DeleteFile``.
     """
 
     def __init__(
-        self, entries: Iterable[Entry], key_of: Callable[[int, str], Field], is_global: Callable[[int], bool]
+        self,
+        entries: Iterable[Entry],
+        key_of: Callable[[int, str], Field],
+        spec_of: Callable[[int], Sequence[PartitionField]],
+        namespace: str,
     ) -> None:
+        self._spec_of, self._namespace = spec_of, namespace
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
         self._by_path: dict[str, list[tuple[int, DeleteFile]]] = {}
-        self._positions: dict[tuple[int, str], list[tuple[int, DeleteFile, bytes | None, bytes | None]]] = {}
-        self._equality: dict[tuple[int, str] | None, list[tuple[int, DeleteFile]]] = {}
+        self._positions: dict[_Partition, list[tuple[int, DeleteFile, bytes | None, bytes | None]]] = {}
+        self._equality: dict[_Partition | None, list[tuple[int, DeleteFile]]] = {}
         self._bounds = StoredValue("lower_bounds", FILE_PATH_ID), StoredValue("upper_bounds", FILE_PATH_ID)
         self._is_empty = True
         for entry in entries:
@@ -50,8 +72,8 @@ class DeleteIndex:
             ids = entry.tree.get("equality_ids")
             if not isinstance(ids, list) or not ids:
                 raise corrupt(entry.path, "an equality delete names no columns")
-            delete = DeleteFile(entry.path, entry.size, tuple(key_of(number, entry.path) for number in ids))
-            key = None if is_global(entry.spec_id) else partition_key(entry)
+            delete = DeleteFile(entry.path, entry.size, tuple(key_of(number, entry.path) for number in ids), namespace)
+            key = self._partition(entry) if spec_of(entry.spec_id) else None
             self._equality.setdefault(key, []).append((entry.sequence, delete))
 
     def _add_vector(self, entry: Entry) -> None:
@@ -62,43 +84,56 @@ class DeleteIndex:
             or not _FRAME_BYTES < size <= MAX_VECTOR_BYTES
         ):
             raise corrupt(entry.path, "a deletion vector does not tell its file or its place")
+        path = _spelled(path)
         if path in self._vectors:
             raise corrupt(entry.path, f"file {path} has two deletion vectors")
         vector = DeletionVector("p", entry.path, offset, size - _FRAME_BYTES, entry.rows, f"{entry.path}@{offset}")
         self._vectors[path] = entry.sequence, vector
 
     def _add_positions(self, entry: Entry) -> None:
-        delete, path = DeleteFile(entry.path, entry.size), entry.tree.get("referenced_data_file")
+        delete, path = DeleteFile(entry.path, entry.size, (), self._namespace), entry.tree.get("referenced_data_file")
         values = (stored.of(entry) for stored in self._bounds)
         lower, upper = (value if isinstance(value, bytes) else None for value in values)
         if path is None and lower is not None and lower == upper:
             path = lower.decode("utf-8", "replace")
         if isinstance(path, str):
-            self._by_path.setdefault(path, []).append((entry.sequence, delete))
-        else:
-            self._positions.setdefault(partition_key(entry), []).append((entry.sequence, delete, lower, upper))
+            self._by_path.setdefault(_spelled(path), []).append((entry.sequence, delete))
+            return
+        if lower is not None and lower.startswith(b"file:"):
+            lower = upper = None  # local paths are spelled in two ways, which order otherwise
+        self._positions.setdefault(self._partition(entry), []).append((entry.sequence, delete, lower, upper))
+
+    def _partition(self, entry: Entry) -> _Partition:
+        """What is equal for files of one partition: the spec, and its values."""
+        return entry.spec_id, tuple(_comparable(entry.partition_value(part)) for part in self._spec_of(entry.spec_id))
 
     def of(self, entry: Entry) -> tuple[DeletionVector | None, tuple[DeleteFile, ...]]:
         """The vector and the delete files that hold for a data file."""
         if self._is_empty:
             return None, ()
-        key, name, sequence = partition_key(entry), entry.path.encode(), entry.sequence
+        path = _spelled(entry.path)
+        key, name, sequence = self._partition(entry), path.encode(), entry.sequence
         deletes = [
             delete
             for own in (self._equality.get(None, ()), self._equality.get(key, ()))
             for deleted, delete in own
             if sequence < deleted
         ]
-        at, vector = self._vectors.get(entry.path, (0, None))
+        at, vector = self._vectors.get(path, (0, None))
         if vector is not None and sequence <= at:
             return vector, tuple(deletes)  # it holds what earlier position deletes say
-        deletes += [delete for deleted, delete in self._by_path.get(entry.path, ()) if sequence <= deleted]
+        deletes += [delete for deleted, delete in self._by_path.get(path, ()) if sequence <= deleted]
         deletes += [
             delete
             for deleted, delete, lower, upper in self._positions.get(key, ())
             if sequence <= deleted and (lower is None or lower <= name) and (upper is None or name <= upper)
         ]
         return None, tuple(deletes)
+
+
+def _spelled(path: str) -> str:
+    """One spelling of a path: some writers have local ones as ``file:/x`` beside ``file:///x``."""
+    return "file:///" + path[5:].lstrip("/") if path.startswith("file:") else path
 
 
 def require_parquet(entry: Entry) -> None:

@@ -15,6 +15,8 @@ from delta_sharing_spark.errors import UnsupportedFeatureError
 #: Contents of manifests and of the files they list.
 DATA, POSITIONS, EQUALITY = 0, 1, 2
 _ADDED, _DELETED = 1, 2
+#: How many live files a manifest has; writers of version 1 have the longer names.
+_COUNTS = tuple(f"{status}_{kind}_count" for status in ("added", "existing") for kind in ("files", "data_files"))
 #: Field ids of the columns of position delete files.
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545
 #: Stands for a value that a manifest does not have.
@@ -23,7 +25,13 @@ MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest of a snapshot, as its list describes it; ``spec_id`` None where the manifest itself tells it."""
+    """A manifest of a snapshot, as its list describes it.
+
+    Attributes:
+        spec_id: Its partition spec; None where the manifest itself tells it.
+        partitions: Summaries of the partitions of its files.
+        files: The number of live files, 0 where it is not told.
+    """
 
     path: str
     length: int | None
@@ -31,6 +39,7 @@ class Manifest:
     content: int
     sequence: int
     partitions: tuple[Mapping[str, Any], ...] | None = field(default=None, repr=False)
+    files: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -78,6 +87,7 @@ def _manifest(record: Mapping[str, Any], path: str) -> Manifest:
             _count(record.get("content") or 0),
             _count(record.get("sequence_number") or 0),
             None if partitions is None else tuple(partitions),
+            sum(_count(record[name] or 0) for name in _COUNTS if name in record),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise corrupt(path, f"an entry is malformed ({type(error).__name__})") from None

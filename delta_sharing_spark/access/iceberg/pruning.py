@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from decimal import Decimal as Number
 from functools import lru_cache
 from typing import Any
 
 from delta_sharing_spark.access.iceberg.buckets import Buckets
-from delta_sharing_spark.access.iceberg.column_bounds import StoredBounds, decode_bound
+from delta_sharing_spark.access.iceberg.column_bounds import StoredBounds, decode_bound, number_of
 from delta_sharing_spark.access.iceberg.manifests import Entry, Manifest
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.access.iceberg.schema import UUID
@@ -262,12 +262,8 @@ def _key(value: object, kind: DataType) -> int | bytes | None:
     """A partition's value, as Avro's decoder gives it, as a key; None for one that tells nothing here, NULL among them."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
-        return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
     if isinstance(value, date):
-        return value.toordinal() - _FIRST_DAY
+        return number_of(value)
     if isinstance(value, Number) and isinstance(kind, Decimal):
         return int(key(value, kind))
     return value if type(value) is int else None

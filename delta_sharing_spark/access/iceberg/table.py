@@ -8,6 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from delta_sharing_spark.access.asking import storage_settings
+from delta_sharing_spark.access.cached_access import table_namespace
 from delta_sharing_spark.access.contract import AsOf, FileListing, OpenTable, StreamIdentity, TableState, VersionListing
 from delta_sharing_spark.access.directory.access import TOKENS, DirectoryAccess, Issuer
 from delta_sharing_spark.access.iceberg.avro import corrupt
@@ -44,6 +45,7 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedSc
 from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
@@ -96,8 +98,7 @@ class IcebergTable(OpenTable):
     def __init__(self, negotiated: NegotiatedTable, metadata: IcebergMetadata, driver: DirectoryAccess) -> None:
         self._negotiated, self._metadata, self._driver = negotiated, metadata, driver
         self._table = str(negotiated.table)
-        self._partition: tuple[int, Mapping[int | str, object]] | None = None
-        self._values: Mapping[int, object] = {}
+        self._last_values: tuple[int, Mapping[int | str, object], Mapping[int, object]] | None = None
 
     def describe(self, as_of: AsOf) -> TableState:
         """See ``OpenTable.describe``; nothing is asked for. ``AsOf.version`` is the id of a snapshot."""
@@ -121,6 +122,11 @@ class IcebergTable(OpenTable):
     def newest_version(self) -> int:
         self._refuse("a stream")
 
+    def commit_times(self, most: int) -> Mapping[int, int | None]:
+        """See ``OpenTable.commit_times``; nothing is asked for. Snapshots of all branches, by their time."""
+        snapshots = sorted(self._metadata.snapshots.values(), key=lambda one: one.timestamp_ms)
+        return {one.id: one.timestamp_ms for one in snapshots[-most:]} if most else {}
+
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``: the manifest list, then the manifests that may hold a file of the query.
 
@@ -136,14 +142,21 @@ class IcebergTable(OpenTable):
             return FileListing(FileBatches(()), self._renewed(()), None, 0)
         snapshot = metadata.snapshot(scan.version)
         conditions = EntryPruner(scan, metadata.specs)
-        manifests = [one for one in self._manifests(snapshot) if conditions.may_hold(one)]
+        manifests, listed = [], 0
+        for one in self._manifests(snapshot):
+            if conditions.may_hold(one):
+                manifests.append(one)
+            elif one.content == DATA:
+                listed += one.files
+                pruner.count(SkipReason.PARTITION_VALUES, one.files)
         index = DeleteIndex(
             (entry for one in self._read([m for m in manifests if m.content != DATA]) for entry in one),
             self._key_column,
-            lambda spec_id: not self._spec(spec_id),
+            self._spec,
+            table_namespace(self._negotiated.profile, self._negotiated.table, metadata.id),
         )
         places = VendedPlaces(self._driver.tokens, self._table)
-        batches, listed, rows, needed = [], 0, 0, scan.row_limit.any_rows
+        batches, rows, needed = [], 0, scan.row_limit.any_rows
         for entries in self._read([m for m in manifests if m.content == DATA]):
             batch, before = ManifestFiles(), listed
             for entry in entries:
@@ -171,16 +184,18 @@ class IcebergTable(OpenTable):
 
     def _identity_values(self, entry: Entry) -> Mapping[int, object]:
         """The values of a file's partition by the ids of their columns; one object for the files of a partition that follow each other."""
-        if self._partition == (entry.spec_id, entry.partition):
-            return self._values
-        values = {}
+        last = self._last_values  # read once: other threads list snapshots as well
+        if last is not None and last[:2] == (entry.spec_id, entry.partition):
+            return last[2]
+        values: dict[int, object] = {}
         for field in self._spec(entry.spec_id):
             if field.transform == "identity":
                 value = entry.partition_value(field)
                 if value is MISSING:
                     raise corrupt(entry.path, f"its partition has no value for {field.name!r}")
                 values[field.source_id] = value
-        self._partition, self._values = (entry.spec_id, entry.partition), values
+        if not any(isinstance(value, float) for value in values.values()):  # 0.0 equals -0.0, and is another value
+            self._last_values = entry.spec_id, entry.partition, values
         return values
 
     def _spec(self, spec_id: int) -> Sequence[PartitionField]:

@@ -180,7 +180,7 @@ class PackedStatistics:
         nbytes: Bytes that are held, once the texts are compressed.
     """
 
-    __slots__ = ("_count", "_found", "_is_there", "_lines", "_packed", "_rows")
+    __slots__ = ("_columns", "_count", "_is_there", "_lines", "_packed", "_rows")
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self._count = len(texts)
@@ -189,7 +189,7 @@ class PackedStatistics:
         self._rows: npt.NDArray[np.int64] | None = None
         #: Which files have any, once they were looked at, and what was found of columns.
         self._is_there: npt.NDArray[np.bool_] | None = None
-        self._found: dict[StatisticsColumn, ColumnStatistics] = {}
+        self._columns: dict[StatisticsColumn, ColumnStatistics] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -205,7 +205,7 @@ class PackedStatistics:
     @property
     def nbytes(self) -> int:
         rows = 0 if self._rows is None else self._rows.nbytes
-        return len(self._packed[0]) + rows + sum(column.nbytes for column in self._found.values())
+        return len(self._packed[0]) + rows + sum(column.nbytes for column in self._columns.values())
 
     def texts_at(self, places: npt.NDArray[np.int64]) -> list[str | None]:
         """The statistics of files at some places in JSON; None for one without."""
@@ -225,16 +225,16 @@ class PackedStatistics:
         return self._rows[places]
 
     def of(self, reader: StatisticsReader, places: npt.NDArray[np.int64]) -> FileStatistics:
-        missing = tuple(column for column in reader.columns if column not in self._found)
+        missing = tuple(column for column in reader.columns if column not in self._columns)
         if missing and len(places) * _FEW < self._count:
             return reader.of_texts(self.texts_at(places))
         if missing or self._is_there is None:
-            found = reader.narrowed_to(missing).of_lines(self._text(), self._count)
-            self._is_there = found.is_there
-            self._found.update(zip(missing, found.columns, strict=True))
+            statistics = reader.narrowed_to(missing).of_lines(self._text(), self._count)
+            self._is_there = statistics.is_there
+            self._columns.update(zip(missing, statistics.columns, strict=True))
         from delta_sharing_spark.predicates.file_statistics import FileStatistics
 
-        columns = [self._found[column] for column in reader.columns]
+        columns = [self._columns[column] for column in reader.columns]
         if len(places) < self._count:
             columns = [column.take(places) for column in columns]
         return FileStatistics(self._is_there if len(places) == self._count else self._is_there[places], columns)

@@ -138,23 +138,23 @@ class UrlTable(OpenTable):
         if earlier is not None and earlier.answers(scan):
             return earlier.selection_by(pruner)
         limit = scan.row_limit
-        is_told = limit.rows_listed is not None
-        rows = limit.rows_listed if is_told else limit.first_listed
+        sends_hint = limit.rows_listed is not None
+        rows = limit.rows_listed if sends_hint else limit.first_listed
         if rows is not None:
-            listing = self._snapshot(scan, pruner, rows, is_told=is_told)
-            if not is_told or (isinstance(listing.files, FileBatches) and listing.files.least_rows() >= rows):
+            listing = self._snapshot(scan, pruner, rows, sends_hint=sends_hint)
+            if not sends_hint or (isinstance(listing.files, FileBatches) and listing.files.least_rows() >= rows):
                 return listing
         return self._snapshot(scan, pruner, None)
 
     def _snapshot(
-        self, scan: ResolvedScan, pruner: FilePruner, needed: int | None, *, is_told: bool = True
+        self, scan: ResolvedScan, pruner: FilePruner, needed: int | None, *, sends_hint: bool = True
     ) -> FileListing:
-        """List files, until their statistics tell of so many rows as are ``needed``; the server is told the number if ``is_told``."""
+        """List files, until their statistics tell of so many rows as are ``needed``; the server is told the number if ``sends_hint``."""
         options, table = scan.options, str(self._table)
         travels = options.version_as_of is not None or options.timestamp_as_of is not None
         pinned = scan.version if scan.is_pinned and not travels else None
         query = replace(
-            _hints(scan, needed if is_told else None),
+            _hints(scan, needed if sends_hint else None),
             version=options.version_as_of if pinned is None else pinned,
             timestamp=iso(options.timestamp_as_of),
             max_files=options.max_files_per_request,
@@ -183,7 +183,7 @@ class UrlTable(OpenTable):
                 f"the server was asked for version {pinned} of {table} and answers with {head.version}"
             )
         if pinned is None and not travels:
-            again = partial(self._snapshot, replace(scan, is_pinned=True), pruner, needed, is_told=is_told)
+            again = partial(self._snapshot, replace(scan, is_pinned=True), pruner, needed, sends_hint=sends_hint)
             if (listing := as_loaded(scan, head.version, again, (NotPinnedError,))) is not None:
                 return listing
         check_same(scan.shape, shape_of_head(head, table, is_newest=not travels), table)

@@ -17,6 +17,7 @@ from delta_sharing_spark.testing.server.responses import Refusal, Request, Respo
 ICEBERG = "/iceberg"
 _TABLE = re.compile(r"/namespaces/([^/]+)/tables/([^/]+)(/credentials)?")
 _TABLES = re.compile(r"/namespaces/([^/]+)/tables")
+_VIEW = re.compile(r"/namespaces/([^/]+)/views/([^/]+)")
 
 #: Properties of a table, or what makes them anew.
 Properties = Mapping[str, str] | Callable[[], Mapping[str, str]]
@@ -48,6 +49,8 @@ class IcebergCatalog:
         prefix_in: Where the answer to config names the prefix; None: nowhere.
         overrides: Further overrides of that answer.
         announces_credentials: Whether credentials can be asked for alone.
+        views: Names of views, as share, schema and view; one makes the catalog announce that it has some.
+        page_size: Items of a page of a listing, and after each such page an empty one; None: all in one page.
         refusal: What every request is refused with, if it is: status, and whether in Iceberg's shape.
         loads, renewals: How often a table was loaded, and its credentials asked for alone.
     """
@@ -56,6 +59,8 @@ class IcebergCatalog:
     prefix_in: str | None = "overrides"
     overrides: Mapping[str, str] = field(default_factory=dict)
     announces_credentials: bool = False
+    views: set[tuple[str, str, str]] = field(default_factory=set)
+    page_size: int | None = None
     refusal: tuple[int, bool] | None = None
     loads: int = 0
     renewals: int = 0
@@ -84,9 +89,18 @@ class IcebergCatalog:
             if match is None:
                 return _error(400, "BadRequestException", "the prefix is missing")
             share, path = unquote(match[1]), path[match.end() :]
+        if path == "/namespaces":
+            return self._listing(
+                "namespaces", [[s] for s in sorted({s for d, s, _ in self.tables if d == share})], request
+            )
         if match := _TABLES.fullmatch(path):
-            names = [{"namespace": [s], "name": t} for d, s, t in self.tables if d == share and s == unquote(match[1])]
-            return json_response({"identifiers": names, "next-page-token": None})
+            schema = unquote(match[1])
+            names = [{"namespace": [s], "name": t} for d, s, t in self.tables if (d, s) == (share, schema)]
+            if not names:
+                return _error(404, "NoSuchNamespaceException", "there is no such namespace")
+            return self._listing("identifiers", names, request)
+        if (match := _VIEW.fullmatch(path)) and (share, unquote(match[1]), unquote(match[2])) in self.views:
+            return json_response({"metadata": {"view-uuid": unquote(match[2])}})
         match = _TABLE.fullmatch(path)
         table = None if match is None else self.tables.get((share, unquote(match[1]), unquote(match[2])))
         if match is None or table is None:
@@ -106,6 +120,17 @@ class IcebergCatalog:
             }
         )
 
+    def _listing(self, name: str, items: Sequence[Any], request: Request) -> Response:
+        """A page of a listing: the place of its token tells half-pages, of which every second one is empty."""
+        if self.page_size is None:
+            return json_response({name: items, "next-page-token": None})
+        half = int(dict(parse_qsl(request.query)).get("pageToken") or 0)
+        start = half // 2 * self.page_size
+        end = start + self.page_size
+        page = [] if half % 2 else items[start:end]
+        is_last = half % 2 == 0 and end >= len(items)
+        return json_response({name: page, "next-page-token": None if is_last else str(half + 1)})
+
     def _config(self, parameters: Mapping[str, str]) -> Response:
         prefix = {"prefix": f"shares/{parameters.get('warehouse', '')}"}
         tree: dict[str, Any] = {"defaults": {}, "overrides": dict(self.overrides)}
@@ -113,6 +138,8 @@ class IcebergCatalog:
             tree[self.prefix_in] |= prefix
         base = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
         tree["endpoints"] = [f"GET {base}", *([f"GET {base}/credentials"] if self.announces_credentials else [])]
+        if self.views:
+            tree["endpoints"].append("GET /v1/{prefix}/namespaces/{namespace}/views/{view}")
         return json_response(tree)
 
 

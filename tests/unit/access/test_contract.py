@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -37,6 +38,8 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, 
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Array, DataType, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
+from support.drawn_iceberg import Column
+from support.shared_iceberg import SharedIceberg
 from unit.access.shared_tables import falling_back
 from unit.scan.local_access import Bytes
 
@@ -114,24 +117,43 @@ def table() -> MemoryTable:
     return MemoryTable([1, 2], [3, 4], [5, 6])
 
 
-def test_a_snapshot(table: MemoryTable) -> None:
+@pytest.fixture(params=["memory", "iceberg"])
+def snapshots(request: pytest.FixtureRequest, tmp_path: Path, table: MemoryTable) -> Iterator[tuple[OpenTable, str]]:
+    """A table whose three snapshots add a file each, in a mode of tests and in one whose versions nobody counts; and its second one."""
+    if request.param == "memory":
+        yield table, "1"
+        return
+    columns = [Column(1, "id", "long"), Column(2, "day", "string")]
+    with SharedIceberg(tmp_path, columns) as server:
+        server.writer.specs[0] = [(2, "identity")]
+        for day in range(3):
+            server.writer.insert([{1: 2 * day + n, 2: str(day)} for n in (1, 2)], partition=(str(day),))
+            server.writer.commit()
+        yield server.client().table("s.db.t").scan().opened()[0].table(), "2"
+
+
+def test_a_snapshot(snapshots: tuple[OpenTable, str]) -> None:
+    table, _ = snapshots
     opener = _opener(table, where="day > '0' and id <> 4", columns="id")
     scan = resolve_opened(opener)
     planned = plan(scan, opener=opener)
     assert _rows(planned.splits) == [(3,), (5,), (6,)]
     assert (planned.report.mode, planned.report.listed, planned.report.skipped) == (
-        "memory",
+        table.mode,
         3,
         {"partition values": 1},
     )
-    assert "memory: it is at hand" in explanation(planned, scan)
+    assert f"{table.mode}: it is at hand" in explanation(planned, scan)
 
 
-def test_an_earlier_version_and_a_limit(table: MemoryTable) -> None:
-    opener = _opener(table, versionAsOf="1", limit="3")
+def test_an_earlier_version_and_a_limit(snapshots: tuple[OpenTable, str]) -> None:
+    table, second = snapshots
+    opener = _opener(table, versionAsOf=second, limit="3")
     planned = plan(resolve_opened(opener), opener=opener)
-    assert (len(planned.splits), planned.exact_rows, planned.report.version) == (1, 3, 1)
-    assert [piece.task.id for piece in planned.splits[0].slices] == ["f0", "f1"]
+    assert (len(planned.splits), planned.exact_rows, planned.report.version) == (1, 3, int(second))
+    rows = _rows(planned.splits)
+    assert len(rows) == 3
+    assert {id_ for id_, _ in rows} < {1, 2, 3, 4}
 
 
 def test_a_change_feed(table: MemoryTable) -> None:

@@ -18,7 +18,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.iceberg import manifests
 from delta_sharing_spark.access.iceberg.deletes import DeleteIndex
 from delta_sharing_spark.access.iceberg.manifests import DATA, Manifest, read_manifest, read_manifest_list
-from delta_sharing_spark.access.iceberg.metadata import parse_metadata
+from delta_sharing_spark.access.iceberg.metadata import PartitionField, parse_metadata
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.tree import Column, IsNull
@@ -127,7 +127,8 @@ def test_bytes_of_manifests(kind: str) -> None:
             DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
                 lambda number, path: Field(f"_{number}", Primitive("long")),
-                lambda spec: False,
+                lambda spec: [PartitionField(1000, 1, "identity", "part")],
+                "",
             )
         except DeltaSharingError as error:
             one_line(error)
@@ -167,7 +168,8 @@ def test_records_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
             index = DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
                 lambda number, path: Field(f"_{number}", Primitive("long")),
-                lambda spec: False,
+                lambda spec: [PartitionField(1000, 1, "identity", "part")],
+                "",
             )
             for entry in entries:
                 pruner.may_match(entry)
@@ -206,7 +208,7 @@ def test_delete_files() -> None:
     sound = {name: sum(batch.num_rows for batch in read_split(replace(split, access=access))) for name, split in splits}
     assert all(sound.values())
     for number in range(ROUNDS):
-        name, split = splits[number % len(splits)]
+        _, split = splits[number % len(splits)]
         tasks = [piece.task for piece in split.slices]
         places = sorted({delete.location for task in tasks for delete in task.deletes} | {
             task.deletion_vector.path for task in tasks if task.deletion_vector is not None
@@ -214,9 +216,10 @@ def test_delete_files() -> None:
         victim = draw.choice(places)
         access = FilesOfTheLake({victim: bent(FilesOfTheLake()._data(victim), draw)})
         try:
-            # Under a name of its own no file is kept from the round before.
-            spec = replace(split.spec, table=f"s.db.{name}{number}")
-            for batch in read_split(replace(split, access=access, spec=spec)):
+            # Of a table of its own no file is kept from the round before.
+            slices = tuple(replace(piece, task=replace(piece.task, deletes=tuple(
+                replace(one, namespace=str(number)) for one in piece.task.deletes))) for piece in split.slices)  # fmt: skip
+            for batch in read_split(replace(split, access=access, slices=slices)):
                 batch.validate(full=True)
         except DeltaSharingError as error:
             one_line(error)

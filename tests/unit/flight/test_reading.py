@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,9 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.metrics import add_hook, remove_hook
+from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.split_reader import read_split
+from delta_sharing_spark.spark.session_settings import session_options
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -203,12 +206,37 @@ def test_splits_of_a_gateway_hold_nothing_of_the_share(behind: SharingClient, se
 
 @pytest.mark.parametrize(
     "options",
-    [{"accessMode": "dir"}, {"cacheDir": "/tmp/x"}, {"bearerToken": "x"}],
+    [
+        {"accessMode": "dir"},
+        {"cacheDir": "/tmp/x"},
+        {"bearerToken": "x"},
+        {"proxy": "http://p:1"},
+        {"callerOrg": "a"},
+        {"storageRegion": "r"},
+    ],
     ids=str,
 )
 def test_options_that_do_not_go_with_a_gateway(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="does not go with 'gateway'"):
         SharingClient.over("grpc+tcp://127.0.0.1:1", **options)
+
+
+def test_settings_of_a_session_for_the_sharing_server_are_none_of_a_gateway_s_load() -> None:
+    """A session has them for its other loads, so that they are left out, and not refused."""
+
+    class Session:
+        def __init__(self) -> None:
+            sharing = "spark.delta.sharing.network."
+            proxy = {f"{sharing}proxyHost": "h", f"{sharing}proxyPort": "80", f"{sharing}maxRetryDuration": "5000"}
+            self.settings = {"spark.sql.session.timeZone": "UTC", f"{sharing}useAsyncQuery": "true", **proxy}
+            self.conf = SimpleNamespace(get=self.settings.__getitem__, getAll=self.settings)
+
+    session: Any = Session()
+    added = session_options(session, {})
+    through = session_options(session, {"Gateway": "grpc://h:1"})
+    assert {"proxy", "asyncQuery"} <= added.keys()
+    assert through == {"timeZone": "UTC", "retryTimeout": "5000ms"}
+    parse_options({"path": "s.d.t", "gateway": "grpc://h:1", **through})
 
 
 @pytest.mark.parametrize("size", [2**70, -5, 0.5, "x", None])

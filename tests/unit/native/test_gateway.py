@@ -15,7 +15,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, gateway, peers, plan, plan_reader
+from delta_sharing_spark.native import answers, budget, gateway, peers, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
@@ -314,5 +314,5 @@ def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeyp
                     connection.send(b"x" * unread)
                 connection.settimeout(10)
                 reader.shutdown(socket.SHUT_WR)
-                monkeypatch.setattr(gateway, "_wait_for_reset", reader.close)
-                assert gateway._is_reset(connection) == bool(unread)
+                monkeypatch.setattr(answers, "_wait_for_reset", reader.close)
+                assert answers._is_reset(connection) == bool(unread)

@@ -14,8 +14,9 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, plan, plan_reader
+from delta_sharing_spark.native.answers import Pause
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan_reader import LEAVES, FilePass, Pause
+from delta_sharing_spark.native.plan_reader import LEAVES, FilePass
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.process_end import OpenResources
 from delta_sharing_spark.scan import pace
@@ -128,11 +129,11 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
             opened.read(["c0"])
         held = running._budget
         deadline = time.monotonic() + HANGS
-        while (held.fetched_bytes or held._kept_bytes > kept) and time.monotonic() < deadline:
+        while (held.fetched_bytes or sum(group.size for group in held._kept) > kept) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert 0 < held._kept_bytes == sum(held._kept.values()) <= kept
+        assert 0 < sum(group.size for group in held._kept) <= kept
         assert held.fetched_bytes == 0
-    assert held._kept_bytes == 0
+    assert not held._kept
 
 
 def test_a_footer_costs_about_its_own_bytes(server: SharingServer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_rows_with_equal_keys_are_deleted(
             yield batch.slice(start, step)
 
     named = tuple(DeleteFile(path, 1, keys.fields) for path in files if not path.endswith("data"))
-    found = deleted_rows(FileTask("data", f"{name}/data", 1, deletes=named), "s.db.t", read)
+    found = deleted_rows(FileTask("data", f"{name}/data", 1, deletes=named), read)
     gone = [row for one in deletes for row in one]
     expected = [at for at, row in enumerate(rows) if any(all(map(same, row, other)) for other in gone)]
     assert sorted(found or ()) == expected
@@ -77,7 +77,7 @@ def test_positions_are_those_of_the_own_file_and_read_once() -> None:
 
     delete = DeleteFile(f"file:///{next(TEXTS)}", 1)
     rows = {
-        name: sorted(deleted_rows(FileTask(name, f"file:///lake/{name}", 1, deletes=(delete,)), "s.db.t", read) or ())
+        name: sorted(deleted_rows(FileTask(name, f"file:///lake/{name}", 1, deletes=(delete,)), read) or ())
         for name in ("a", "b", "c")
     }
     assert rows == {"a": [3, 5], "b": [4], "c": []}
@@ -94,4 +94,4 @@ def test_decimal_keys() -> None:
         yield batch if task.location.endswith("data") else batch.slice(1)
 
     delete = DeleteFile(f"file:///{next(TEXTS)}", 1, keys.fields)
-    assert sorted(deleted_rows(FileTask("d", "file:///x/data", 1, deletes=(delete,)), "s.db.t", read) or ()) == [1, 2]
+    assert sorted(deleted_rows(FileTask("d", "file:///x/data", 1, deletes=(delete,)), read) or ()) == [1, 2]

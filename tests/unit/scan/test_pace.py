@@ -364,3 +364,13 @@ def test_all_of_a_row_group_of_a_far_storage_is_under_way_at_once(monkeypatch: p
     spec = replace(spec_of(Struct((Field("i", Primitive("long")),))), table="far and large")
     assert read(spec, Storage({"f": data})).num_rows == rows
     assert len(columns) >= 8
+
+
+def test_a_small_file_of_a_far_storage_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.time", SimpleNamespace(monotonic=lambda: next(clock) * 0.04))
+    tables = [pa.table({"i": np.random.default_rng(rows).integers(0, 1 << 62, rows)}) for rows in (9_000, 400_000)]
+    access = LocalAccess({str(len(t)): parquet(t, compression="none", use_dictionary=False) for t in tables})
+    spec = replace(spec_of(Struct((Field("i", Primitive("long")),))), table="far and small")
+    assert read(spec, access).num_rows == 409_000
+    assert {name: len(ranges) for name, ranges in access.reads.items()} == {"9000": 1, "400000": 1}

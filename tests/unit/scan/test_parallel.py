@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from delta_sharing_spark.scan.row_group_reader import decoding_pool
 from delta_sharing_spark.scan.split_reader import is_waiting
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from support import HANGS
+from unit.scan.local_access import Bytes, LocalAccess, parquet, spec_of
 
 
 @dataclass
@@ -90,6 +93,37 @@ def test_of_a_far_storage_four_splits_take_a_workers_place_and_share_its_budget(
             batches = list(read_splits(splits, 2))
             assert [batch["n"][0].as_py() for batch in batches] == list(range(16))
             assert far.budgets == {16 << 20}
+
+
+def test_all_readers_of_a_storage_share_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight splits of thirty files each would ask for 48 at once, of each split; no more are under way than there may be."""
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.OF_STORAGE", 5)
+    clock = itertools.count()
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.time", SimpleNamespace(monotonic=lambda: next(clock) * 0.04))
+    file, changed = parquet(pa.table({"n": pa.array(range(500), pa.int64())})), threading.Condition()
+    under_way, most = 0, 0
+
+    class Storage(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            class Counted(Bytes):
+                def read(self, start: int, length: int) -> memoryview:
+                    nonlocal under_way, most
+                    with changed:
+                        under_way += 1
+                        most = max(most, under_way)
+                        changed.notify_all()
+                        changed.wait_for(lambda: most >= 5, HANGS)
+                    with changed:
+                        under_way -= 1
+                    return super().read(start, length)
+
+            return Counted(task.id, file)
+
+    spec = spec_of(Struct((Field("n", Primitive("long")),)))
+    tasks = [[FileTask(f"{i} {j}", "https://crowded/f", len(file)) for j in range(30)] for i in range(8)]
+    splits = [Split(i, spec, tuple(map(FileSlice, files)), Storage()) for i, files in enumerate(tasks)]
+    assert sum(batch.num_rows for batch in read_splits(splits, 8)) == 8 * 30 * 500
+    assert most == 5
 
 
 def test_a_worker_that_cannot_begin_is_an_error_and_not_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:

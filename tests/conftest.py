@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spark-mode", choices=("classic", "connect"), default="classic", help="the session of tests/spark"
     )
-    parser.addoption("--drawn-queries", type=int, help="how many queries test_sql_drawn.py compares; else 10, or 5")
+    parser.addoption("--drawn-queries", type=int, help="how many queries test_sql_drawn.py compares; else 5, or 3")
     parser.addoption("--drawn-histories", type=int, default=20, help="how many histories tests/iceberg compares")
     parser.addoption("--drawn-seed", type=int, default=20261122, help="what they are drawn from")
     parser.addoption("--processor-seconds", type=int, help="print so many of the tests that cost most of them; Linux")

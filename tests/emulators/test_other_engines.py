@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -47,19 +47,22 @@ def _files(table: DeltaTableBuilder, root: str) -> list[str]:
     return [f"{root}/{name}" for name in names]
 
 
-def test_deltalake_and_polars(token: StorageToken, settings: StorageSettings) -> None:
-    deltalake, polars = pytest.importorskip("deltalake"), pytest.importorskip("polars")
+@pytest.mark.parametrize("engine", ["deltalake", "polars"])
+def test_deltalake_and_polars(
+    token: StorageToken, settings: StorageSettings, engine: Literal["deltalake", "polars"]
+) -> None:
+    library: Any = pytest.importorskip(engine)
     if token.kind == "gcp":
-        for engine in ("deltalake", "polars"):
-            with pytest.raises(CredentialError, match=f"{engine} cannot take"):
-                storage_options(token, settings, engine=engine)
+        with pytest.raises(CredentialError, match=f"{engine} cannot take"):
+            storage_options(token, settings, engine=engine)
         return
-    options = storage_options(token, settings, engine="deltalake")
-    rows_read = deltalake.DeltaTable(options.location, storage_options=options).to_pyarrow_table()
-    assert sorted(rows_read["id"].to_pylist()) == IDS
-    options = storage_options(token, settings, engine="polars")
-    frame = polars.scan_delta(options.location, storage_options=options)
-    assert sorted(frame.filter(polars.col("part") == "p1").collect()["id"].to_list()) == IDS[1::3]
+    options = storage_options(token, settings, engine=engine)
+    if engine == "deltalake":
+        rows_read = library.DeltaTable(options.location, storage_options=options).to_pyarrow_table()
+        assert sorted(rows_read["id"].to_pylist()) == IDS
+    else:
+        frame = library.scan_delta(options.location, storage_options=options)
+        assert sorted(frame.filter(library.col("part") == "p1").collect()["id"].to_list()) == IDS[1::3]
 
 
 def test_pandas_by_fsspec(table: DeltaTableBuilder, token: StorageToken, settings: StorageSettings) -> None:

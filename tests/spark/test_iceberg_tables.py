@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +26,31 @@ def answer(name: str) -> list[str]:
     return sorted(map(repr, pq.ParquetFile(STORED / "answers" / f"{name}.parquet").read().to_pylist()))
 
 
-def test_every_table_by_the_client_and_in_both_lanes(spark: Any) -> None:
-    with IcebergLake() as lake:
-        client = SharingClient(lake.profile())
-        for name in TABLES:
-            scan = client.table(f"s.db.{name}").scan()
-            assert sorted(map(repr, scan.to_arrow().to_pylist())) == answer(name), name
-            for engine in ("native", "python"):
-                assert rows(scan.to_spark(spark, engine=engine)) == answer(name), (name, engine)
-        assert not lake.failures
+@pytest.fixture(scope="module")
+def lake() -> Iterator[IcebergLake]:
+    with IcebergLake() as running:
+        yield running
+        assert not running.failures
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_by_the_client(lake: IcebergLake, name: str) -> None:
+    rows_read = SharingClient(lake.profile()).table(f"s.db.{name}").scan().to_arrow()
+    assert sorted(map(repr, rows_read.to_pylist())) == answer(name)
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_in_both_lanes(spark: Any, lake: IcebergLake, name: str, engine: str) -> None:
+    scan = SharingClient(lake.profile()).table(f"s.db.{name}").scan()
+    assert rows(scan.to_spark(spark, engine=engine)) == answer(name)
 
 
 @pytest.mark.connect
-def test_every_table_by_the_format(spark: Any, tmp_path: Path) -> None:
-    with IcebergLake() as lake:
-        profile = lake.write_profile(tmp_path / "p.share")
-        for name in TABLES:
-            assert rows(spark.read.format("deltaSharing").load(f"{profile}#s.db.{name}")) == answer(name), name
-        assert not lake.failures
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_by_the_format(spark: Any, lake: IcebergLake, tmp_path: Path, name: str) -> None:
+    profile = lake.write_profile(tmp_path / "p.share")
+    assert rows(spark.read.format("deltaSharing").load(f"{profile}#s.db.{name}")) == answer(name)
 
 
 @pytest.mark.parametrize("engine", ["native", "python"])

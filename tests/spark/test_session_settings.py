@@ -162,16 +162,24 @@ def test_partition_values_without_a_zone_are_in_the_sessions(
 
 
 @pytest.mark.connect
-def test_the_source_alone_refuses_what_nothing_tells(in_zone: Callable[[str], Any], address: str) -> None:
-    spark = in_zone("America/New_York")
-    for options, refused in (
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
         ("timestampAsOf '2026-03-08 12:00:00'", "names no time zone.*'2026-03-08T12:00:00Z'.*timeZone="),
         ("where \"_commit > '2026-03-08 12:00:00'\"", "_commit"),
-    ):
-        with pytest.raises(Exception, match=refused):
-            spark.sql(
-                f"CREATE TEMPORARY VIEW nothing USING deltaSharing OPTIONS (path '{address}', {options})"
-            ).collect()
+    ],
+)
+def test_the_source_alone_refuses_what_nothing_tells(
+    in_zone: Callable[[str], Any], address: str, options: str, refused: str
+) -> None:
+    view = f"CREATE TEMPORARY VIEW nothing USING deltaSharing OPTIONS (path '{address}', {options})"
+    with pytest.raises(Exception, match=refused):
+        in_zone("America/New_York").sql(view).collect()
+
+
+@pytest.mark.connect
+def test_the_source_alone_is_told_a_zone(in_zone: Callable[[str], Any], address: str) -> None:
+    spark = in_zone("America/New_York")
     given = f"path '{address}', timestampAsOf '2026-03-08 12:00:00', timeZone 'UTC'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW told USING deltaSharing OPTIONS ({given})")
     assert ids(spark.table("told")) == [1, 2]

@@ -340,20 +340,20 @@ def test_a_query_s_frame_is_used_again(client: SharingClient, spark: Any, profil
 
 
 @pytest.mark.connect
-def test_parameters(client: SharingClient, spark: Any) -> None:
-    for engine in ("python", "native"):
-        named = "SELECT id FROM market.shop.orders WHERE note = :note AND id > :low AND day > :day"
-        args = {"note": "it's", "low": 20, "day": datetime.date(2024, 1, 20)}
-        assert rows_of(client.sql(spark, named, args, engine)) == ["(41,)", "(46,)", "(51,)", "(56,)"]
-        text = "SELECT id FROM market.shop.orders WHERE id IN (?, ?) AND note <> ?"
-        assert rows_of(client.sql(spark, text, [1, 3, "it's"], engine)) == ["(3,)"]
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_parameters(client: SharingClient, spark: Any, engine: str) -> None:
+    named = "SELECT id FROM market.shop.orders WHERE note = :note AND id > :low AND day > :day"
+    args = {"note": "it's", "low": 20, "day": datetime.date(2024, 1, 20)}
+    assert rows_of(client.sql(spark, named, args, engine)) == ["(41,)", "(46,)", "(51,)", "(56,)"]
+    text = "SELECT id FROM market.shop.orders WHERE id IN (?, ?) AND note <> ?"
+    assert rows_of(client.sql(spark, text, [1, 3, "it's"], engine)) == ["(3,)"]
     assert "columns  id, day, note\n" in client.explain_sql(named, spark, args)
 
 
-def test_functions_that_call_java_are_just_a_query(client: SharingClient, spark: Any) -> None:
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_functions_that_call_java_are_just_a_query(client: SharingClient, spark: Any, engine: str) -> None:
     text = "SELECT java_method('java.lang.Math', 'max', 1, 2) AS m FROM market.shop.orders WHERE id = reflect('java.lang.Math', 'min', 7, 9)"
-    for engine in ("python", "native"):
-        assert rows_of(client.sql(spark, text, engine=engine)) == ["('2',)"]
+    assert rows_of(client.sql(spark, text, engine=engine)) == ["('2',)"]
 
 
 @pytest.mark.connect
@@ -375,16 +375,16 @@ def test_a_stream_beside_shared_tables(client: SharingClient, spark: Any, engine
 
 
 @pytest.mark.connect
-def test_a_function_s_data_frame(client: SharingClient, spark: Any) -> None:
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_a_function_s_data_frame(client: SharingClient, spark: Any, engine: str) -> None:
     def build(table: Any) -> Any:
         orders, customers = table("market.shop.orders"), table("market.shop.customers")
         return orders.where("id > 5").join(customers, "cust").groupBy("city").agg({"price": "max"})
 
     expected = rows_of(build(lambda name: spark.table(name.replace("market", "spark_catalog"))))
-    for engine in ("python", "native"):
-        frame = client.query(spark, build, engine=engine)
-        assert lane_of(frame) == engine
-        assert rows_of(frame) == expected
+    frame = client.query(spark, build, engine=engine)
+    assert lane_of(frame) == engine
+    assert rows_of(frame) == expected
     assert "columns  id, cust, price\n" in client.explain_sql(build, spark)
 
 
@@ -432,13 +432,15 @@ def test_a_condition_of_all_loads_may_end_in_a_comment() -> None:
 
 @pytest.mark.connect
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_literals_are_read_in_the_zone_of_the_session(client: SharingClient, spark: Any, zone: str) -> None:
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_literals_are_read_in_the_zone_of_the_session(
+    client: SharingClient, spark: Any, zone: str, engine: str
+) -> None:
     text = "SELECT id FROM @.orders WHERE at >= TIMESTAMP'2024-01-01 05:00:00' AND at < '2024-01-01 09:00:00Z'"
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         expected = spark.sql(text.replace("@", "spark_catalog.shop"))
-        for engine in ("python", "native"):
-            assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine=engine)) == rows_of(expected)
+        assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine=engine)) == rows_of(expected)
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
@@ -455,13 +457,15 @@ def test_literals_are_read_in_the_zone_of_the_session(client: SharingClient, spa
         ("spark.sql.timestampType", "TIMESTAMP_NTZ", "at > TIMESTAMP'2024-01-01 05:00:00'"),
     ],
 )
-def test_sessions_with_other_rules(client: SharingClient, spark: Any, conf: str, value: str, condition: str) -> None:
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_sessions_with_other_rules(
+    client: SharingClient, spark: Any, conf: str, value: str, condition: str, engine: str
+) -> None:
     spark.conf.set(conf, value)
     try:
         text = f"SELECT id FROM @.orders WHERE {condition}"
         expected = spark.sql(text.replace("@", "spark_catalog.shop"))
-        for engine in ("python", "native"):
-            assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine=engine)) == rows_of(expected)
+        assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine=engine)) == rows_of(expected)
     finally:
         spark.conf.unset(conf)
 

@@ -153,7 +153,7 @@ def drawn_seed(pytestconfig: pytest.Config) -> int:
 def test_drawn_queries_answer_as_over_whole_tables(
     client: SharingClient, spark: Any, spark_mode: str, profile: str, drawn_seed: int, pytestconfig: pytest.Config
 ) -> None:
-    count = pytestconfig.getoption("--drawn-queries") or (10 if spark_mode == "classic" else 5)
+    count = pytestconfig.getoption("--drawn-queries") or (5 if spark_mode == "classic" else 3)
     queries = Queries(drawn_seed)
     compared = refused = 0
     wrong = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import ConversionError, CorruptFileError, NullInRequiredError
-from delta_sharing_spark.scan import row_decoder
+from delta_sharing_spark.parquet.own_file import OwnSchema
+from delta_sharing_spark.scan import pace, row_decoder, split_reader
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
@@ -238,3 +240,27 @@ def test_a_changed_byte_of_a_page_with_a_checksum_is_seen(seed: int) -> None:
             assert _bits(_plain(_frame(split), exact.schema)).equals(_bits(exact))
         return
     assert _bits(_plain(_frame(split), exact.schema)).equals(_bits(exact))
+
+
+@pytest.mark.parametrize("is_read_by_polars", [True, False])
+def test_bytes_that_came_in_parts_are_fetched_once_whoever_decodes_them(
+    is_read_by_polars: bool, decoded_by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LEAST", "MOST"):
+        monkeypatch.setattr(pace, name, 1000)
+    monkeypatch.setattr(pace, "WHOLE_FILE", 0)
+    monkeypatch.setattr(pace, "_ALWAYS_WHOLE", 0)
+    split_reader._habits.clear()
+    pace._paces.clear()
+    if not is_read_by_polars:
+        monkeypatch.setattr(OwnSchema, "decoded_bytes", lambda *_: 1 << 60)
+    table = pa.table({"c": np.arange(9000), "t": [f"text {i}" for i in range(9000)]})
+    split = _split(parquet(table, row_group_size=5000, compression="none", use_dictionary=False), _ONE)
+    assert _frame(split).equals(pl.from_arrow(table))
+    assert decoded_by_arrow == ([] if is_read_by_polars else [0, 1])
+    assert isinstance(split.access, LocalAccess)
+    reads = split.access.reads["f.parquet"]
+    footer = next(i for i, (_, end) in enumerate(reads) if end == split.slices[0].task.size)
+    ranges = sorted(reads[footer + 1 :])
+    assert len(ranges) > 100
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))

@@ -92,6 +92,9 @@ class Answers(ThreadingHTTPServer):
         self.directory = directory
         self.counts = [0, 0]
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has enough closes its connection."""
+
     def body(self, files: int) -> Path:
         """The answer to a query, written once."""
         path = self.directory / f"{files}.ndjson"

@@ -101,9 +101,10 @@ class FileSkipping:
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
         self.reader = StatisticsReader(read)
-        #: Numbers of partition values, and by these what they decide: the truth values that rows may give, bounds, and what is alike.
+        #: Numbers of partition values, and by these the truth values that rows may give, and a number of values that are alike.
         self._numbers: dict[PartitionKey, int] = {}
         self._bits, self._kinds = array("q"), array("q")
+        #: The bounds of values that are alike.
         self._bounds: list[list[ColumnBounds]] = []
         self._alike_values: dict[object, int] = {}
         self._has_undecided = bool(self._data)
@@ -165,10 +166,10 @@ class FileSkipping:
         if not self._data or not len(places):
             return result
         of_files = statistics.of(self.reader, places)
-        numbers = numbers[places]
-        first, kinds = self._alike(np.array(self._kinds, np.int64)[numbers], of_files)
+        of_values = np.array(self._kinds, np.int64)[numbers[places]]
+        first, kinds = self._alike(of_values, of_files)
         may_pass = np.fromiter(
-            (self._may_pass(self._bounds[numbers[place]], of_files, place) for place in first.tolist()),
+            (self._may_pass(self._bounds[of_values[place]], of_files, place) for place in first.tolist()),
             bool,
             len(first),
         )
@@ -209,7 +210,8 @@ class FileSkipping:
             alike = tuple(self._kind_of(slot, bounds[slot]) for slot, _, _ in self._partition)
             self._bits.append(bits)
             self._kinds.append(self._alike_values.setdefault(alike, len(self._alike_values)))
-            self._bounds.append(bounds)
+            if len(self._bounds) < len(self._alike_values):
+                self._bounds.append(bounds)
             self._has_undecided |= bool(bits & TRUE) and bits != TRUE
         return number
 

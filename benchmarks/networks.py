@@ -127,10 +127,8 @@ def main() -> None:
                 if network != "loopback":
                     shape: Any = (LATENCY, BANDWIDTH) if network == "slow" else map(float, network.split(","))
                     server.shape(*shape)
-                print(
-                    f"\n{network}, scale {arguments.scale}: first and best seconds of {arguments.turns} turns",
-                    flush=True,
-                )
+                of = "a first read" if arguments.first_read else f"first and best seconds of {arguments.turns} turns"
+                print(f"\n{network}, scale {arguments.scale}: {of}", flush=True)
                 for table in arguments.tables:
                     if arguments.first_read:
                         for way in (*arguments.ways, "ten lines"):

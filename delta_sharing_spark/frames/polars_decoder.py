@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.types as pt
 from polars.exceptions import PanicException
 
 from delta_sharing_spark.errors import SchemaError
@@ -33,6 +34,24 @@ from delta_sharing_spark.schema.arrow import arrow_schema
 _MOST_DECODED = 2
 
 
+def may_decode(schema: pa.Schema) -> bool:
+    """Whether Polars may decode rows of some columns; else all rows are read before they become a frame.
+
+    Polars joins no frames with lists of extension types, and decodes no nested column here.
+    """
+    return not (_is_limited() or any(pt.is_nested(field.type) or field.metadata for field in schema))
+
+
+def _is_limited() -> bool:
+    """Whether this process is refused memory from some size on: Polars ends it then, where pyarrow raises an error."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return any(limit != resource.RLIM_INFINITY for limit in limits)
+
+
 def read_frames(split: Split, *, is_filtered: bool = True) -> Generator[pl.DataFrame, None, None]:
     """The rows of a split as frames; raises as ``read_split``, and ConversionError for a string that is not UTF-8.
 
@@ -43,7 +62,7 @@ def read_frames(split: Split, *, is_filtered: bool = True) -> Generator[pl.DataF
     spec, access = split.spec, split.access
     if not is_filtered:
         spec = replace(spec, predicate=None, full_schema=spec.schema)
-    if isinstance(access, FileAccess) and spec.predicate is None and spec.limit is None:
+    if isinstance(access, FileAccess) and spec.predicate is None and spec.limit is None and not _is_limited():
         yield from decoded(replace(split, spec=spec), access, FrameDecoder(spec).frames)
         return
     with closing(read_split(split)) as batches:

@@ -119,20 +119,19 @@ class RowSource(ABC):
         """
         polars = library("polars", "to_polars()")
         import pyarrow as pa
-        import pyarrow.types as pt
 
-        # Polars does not join frames of lists of extension types, and reads nested columns from pyarrow's anyhow.
-        if any(pt.is_nested(field.type) or field.metadata for field in self.arrow_schema()):
-            from delta_sharing_spark.frames.unfit_values import fit_for_others
+        from delta_sharing_spark.frames.polars_decoder import may_decode
+        from delta_sharing_spark.frames.unfit_values import fit_for_others
 
+        if may_decode(self.arrow_schema()):
+            with closing(self._frames()) as read:
+                frames = list(read) or [polars.from_arrow(self.arrow_schema().empty_table())]
+            chunks = len(frames)
+        else:
             with self.to_record_batch_reader() as reader:
                 rows = pa.Table.from_batches(fit_for_others(reader, str(self._table_name())), reader.schema)
             frames = [polars.from_arrow(rows, rechunk=False)]
             chunks = max((column.num_chunks for column in rows.columns), default=0)
-        else:
-            with closing(self._frames()) as read:
-                frames = list(read) or [polars.from_arrow(self.arrow_schema().empty_table())]
-            chunks = len(frames)
         # One chunk of each column would be a second copy; Polars' own reader leaves one for each row group as well.
         frame: pl.DataFrame = polars.concat(frames, rechunk=sum(map(len, frames)) < _FEW_ROWS * chunks)
         return frame

@@ -195,6 +195,14 @@ def test_pyarrow_reads_what_polars_ends_over(
     assert decoded_by_arrow == [0, 1]
 
 
+def test_pyarrow_decodes_where_memory_is_refused(decoded_by_arrow: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars would end the process, and pyarrow raises an error."""
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1 << 40 if kind == resource.RLIMIT_AS else -1, -1))
+    assert _frame(_split(parquet(_ROWS), _ONE)).equals(pl.from_arrow(_ROWS))
+    assert decoded_by_arrow == [0]
+
+
 def test_a_row_group_that_takes_more_than_the_budget_is_read_in_batches(decoded_by_arrow: list[int]) -> None:
     """A few bytes in the file, 16 MB decoded."""
     rows = 2_000_000

@@ -218,7 +218,7 @@ def _workers() -> Iterator[list[int]]:
         while not ended.wait(0.1):
             for pid in _family(java):
                 try:
-                    if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
                         most[0] = max(
                             most[0], *(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

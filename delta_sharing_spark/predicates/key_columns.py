@@ -265,7 +265,10 @@ def _strings(values: Sequence[str | None], *, is_upper: bool) -> _Read:
     valid, is_odd = is_there(values), None
     present = cast("Sequence[str]", values) if valid.all() else [text or "" for text in values]
     together = "".join(present) if is_upper else ""
-    if together and (max(map(len, present)) >= TRUNCATED or any(end in together for end in TIE_BREAKERS)):
+    # Characters of two units of UTF-16, by which writers cut.
+    has_pairs = not together.isascii() and len(together.encode("utf-16-le", "surrogatepass")) > 2 * len(together)
+    least = TRUNCATED // 2 + 1 if has_pairs else TRUNCATED
+    if together and (max(map(len, present)) >= least or any(end in together for end in TIE_BREAKERS)):
         if together.isascii():
             cut = [text[:TRUNCATED].rstrip(TIE_BREAKERS) for text in present]
             ends = ("" if text == whole else "\xff" for text, whole in zip(cut, present, strict=True))

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.predicates.file_skipping import FileSkipping, TextStatistics
+from delta_sharing_spark.predicates.key_columns import keys_of
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+from delta_sharing_spark.predicates.scalar_types import STRING
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.statistic_keys import has_bounds, lower, upper
@@ -468,6 +470,21 @@ def test_files_in_arrays_are_skipped_as_one_by_one(drawn: tuple[str, list[str | 
     expected = [reason_of(text, stats) for stats in texts]
     assert skipping.reasons(len(texts), {}, TextStatistics(texts)).tolist() == expected
     assert [skipping.reason({}, stats) for stats in texts] == expected
+
+
+@cases(300)
+@given(
+    st.lists(st.none() | st.text("aé\U0001f600\x7f\ufffd", max_size=40), min_size=1, max_size=4),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4),
+)
+def test_bounds_of_text_are_cut_in_arrays_where_they_are_cut_one_by_one(
+    texts: list[str | None], lengths: list[int]
+) -> None:
+    """Writers cut texts by UTF-16's units: one of 16 characters may have been cut."""
+    values = [*texts, *("\U0001f600" * length for length in lengths)]
+    for is_upper, one_by_one in ((False, lower), (True, lambda value, kind: upper(value, kind)[1])):
+        keys = keys_of(values, STRING, is_upper=is_upper)
+        assert [keys.at(place) for place in range(len(values))] == [one_by_one(value, STRING) for value in values]
 
 
 @pytest.mark.parametrize(

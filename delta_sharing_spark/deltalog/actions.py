@@ -17,6 +17,7 @@ from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.errors import LogError, out_of_memory
 from delta_sharing_spark.scan.deletion_vector import z85_decode
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
+from delta_sharing_spark.schema.arrow_bridge import empty_table
 from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
 from delta_sharing_spark.schema.typed_json import decode_json
 
@@ -158,7 +159,7 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
             pass
     # A line that Arrow's reader does not take: Python's tells which file, or takes it.
     tables = [_read_python(content, schema, name) for name, content in files]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    return pa.concat_tables(tables) if tables else empty_table(schema)
 
 
 def _has_objects_only(data: bytes) -> bool:
@@ -173,7 +174,7 @@ def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     import pyarrow.json as arrow_json
 
     if not data or data.isspace():
-        return schema.empty_table()
+        return empty_table(schema)
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     return arrow_json.read_json(
         pa.BufferReader(data),

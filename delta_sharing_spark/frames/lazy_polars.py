@@ -29,6 +29,7 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
+from delta_sharing_spark.schema.arrow_bridge import empty_table
 from delta_sharing_spark.schema.types import Decimal, Struct
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def lazy_frame(load: _L, frames_of: Callable[..., Generator[pl.DataFrame, None, 
     polars = library("polars", "lazy()")
     from polars.io.plugins import register_io_source
 
-    empty: pl.DataFrame = polars.from_arrow(arrow_schema(load.schema).empty_table())
+    empty: pl.DataFrame = polars.from_arrow(empty_table(arrow_schema(load.schema)))
 
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None

@@ -29,6 +29,7 @@ from delta_sharing_spark.scan.row_group_reader import RowGroup
 from delta_sharing_spark.scan.split_reader import decoded, read_split
 from delta_sharing_spark.scan.transform import Columns, Default, Node, Whole, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.arrow_bridge import empty_table
 
 #: Of a row group, decoded bytes for each that a reader may hold fetched, at most.
 _MOST_DECODED = 2
@@ -103,7 +104,7 @@ class FrameDecoder:
     def __init__(self, spec: ReadSpec) -> None:
         self._spec, self._by_arrow = spec, RowDecoder(spec)
         schema = arrow_schema(spec.full_schema)
-        self._empty: pl.DataFrame = pl.from_arrow(schema.empty_table())
+        self._empty: pl.DataFrame = pl.from_arrow(empty_table(schema))
         self._forms: list[_Form] = []
 
     def frames(self, opened: OpenSlice, group: RowGroup) -> Iterator[pl.DataFrame]:

@@ -122,10 +122,11 @@ class RowSource(ABC):
 
         from delta_sharing_spark.frames.polars_decoder import may_decode
         from delta_sharing_spark.frames.unfit_values import fit_for_others
+        from delta_sharing_spark.schema.arrow_bridge import empty_table
 
         if may_decode(self.arrow_schema()):
             with closing(self._frames()) as read:
-                frames = list(read) or [polars.from_arrow(self.arrow_schema().empty_table())]
+                frames = list(read) or [polars.from_arrow(empty_table(self.arrow_schema()))]
             chunks = len(frames)
         else:
             with self.to_record_batch_reader() as reader:

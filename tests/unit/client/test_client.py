@@ -498,6 +498,20 @@ def test_a_task_imports_only_what_reads(table: SharedTable, where: str) -> None:
     assert entered.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("read", ["to_arrow()", "to_polars()", "lazy().collect()"])
+def test_a_read_without_pandas_imports_none(server: SharingServer, tmp_path: Path, read: str) -> None:
+    """It takes a quarter of a second, as much as many a table."""
+    profile = str(server.write_profile(tmp_path / "p.share"))
+    code = (
+        "import sys\n"
+        "from delta_sharing_spark import SharingClient\n"
+        f"assert len(SharingClient({profile!r}).table('sh.sc.t').scan(columns=['n']).{read})\n"
+        "print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_moments_without_a_zone_are_in_utc_where_no_session_is(
     table: SharedTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -130,9 +130,8 @@ class UrlTable(OpenTable):
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
 
-        With a limit and no filter the server is told, and asked again if it told of too few files; nothing is told where the first files
-        are wanted. An earlier listing of all files
-        answers any other query of the same version, as long as its URLs live.
+        With a limit and no filter the server is told, and asked again if it told of too few files. It is not told where the first files
+        are wanted. An earlier listing of all files answers any other query of the same version, as long as its URLs live.
         """
         earlier = LISTINGS.get(self._listing_key)
         if earlier is not None and earlier.answers(scan):

@@ -117,7 +117,7 @@ class Budget:
         self._views: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
         #: Row groups whose chunks were not all read, and those whose chunks were: the longest unused first.
         self._coming: dict[Group, None] = {}
-        self._kept: dict[Group, None] = {}
+        self._complete: dict[Group, None] = {}
         #: The shown files whose reader was sent what it wanted, and their bytes in memory.
         self._spent: dict[tuple[FootersHolder, int], int] = {}
         self._memory = self._memory_spent = self._disk = 0
@@ -167,7 +167,7 @@ class Budget:
 
     def wait_for_room(self, size: int, until: float) -> bool:
         """Wait until so many bytes may be held, at most until a moment; chunks whose readers stay away are released meanwhile."""
-        self._drop_all(self._kept)
+        self._drop_all(self._complete)
         while (remaining := until - time.monotonic()) > 0:
             with self._room:
                 if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(remaining, _LOOK)):
@@ -235,7 +235,7 @@ class Budget:
         """Add bytes of a group that are being fetched; beyond the bound, the oldest whose readers stay away are released."""
         with self.lock:
             group.size += size
-            self._kept.pop(group, None)
+            self._complete.pop(group, None)
             self._use(group)
             if self._ahead() > self._bounds.ahead:
                 self._release_idle(_ABANDONED)
@@ -254,17 +254,17 @@ class Budget:
                 self._use(group)
                 return
             self._coming.pop(group, None)
-            self._kept[group] = self._kept.pop(group, None)
-            while self._kept and (
-                sum(one.size for one in self._kept) > self._bounds.kept or len(self._kept) > _MOST_KEPT
+            self._complete[group] = self._complete.pop(group, None)
+            while self._complete and (
+                sum(one.size for one in self._complete) > self._bounds.kept or len(self._complete) > _MOST_KEPT
             ):
-                self.drop(next(iter(self._kept)))
+                self.drop(next(iter(self._complete)))
 
     def drop(self, group: Group) -> None:
         """Release a group; reads of it go on."""
         with self.lock:
             self._coming.pop(group, None)
-            self._kept.pop(group, None)
+            self._complete.pop(group, None)
             group.forget()
 
     def forget(self, holder: FootersHolder) -> None:

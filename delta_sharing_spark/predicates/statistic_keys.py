@@ -26,10 +26,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     float_key,
 )
 from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES
-from delta_sharing_spark.schema.instants import local_micros, timestamp_micros
+from delta_sharing_spark.schema.instants import EPOCH_DAY, local_micros, timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Decimal
 
-_EPOCH_DAYS = date(1970, 1, 1).toordinal()
 #: Characters that writers append to a truncated maximum, to keep it above what it was cut from.
 TIE_BREAKERS = "\ufffd\uffff\U0010ffff\x7f"
 #: Microseconds that a writer of milliseconds leaves out, at most.
@@ -108,7 +107,7 @@ def _timestamp(value: str, is_ntz: bool, is_upper: bool) -> int:
         if len(value) == 23 and not is_ntz:
             raise ValueError("a timestamp without its zone")
         wall = datetime.fromisoformat(value[:23])
-        days = wall.toordinal() - _EPOCH_DAYS
+        days = wall.toordinal() - EPOCH_DAY
         micros = days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
     elif is_ntz or _ZONED.search(value):
         micros = local_micros(value) if is_ntz else timestamp_micros(value, "UTC")
@@ -142,6 +141,6 @@ def _decimal(value: Any, scale: int, is_upper: bool) -> int | None:
 def days_of(text: str) -> int | None:
     """Days since 1970 of a date; None where it is of another form."""
     try:
-        return date.fromisoformat(text).toordinal() - _EPOCH_DAYS
+        return date.fromisoformat(text).toordinal() - EPOCH_DAY
     except ValueError:
         return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from delta_sharing_spark.schema.instants import EPOCH_DAY
 from delta_sharing_spark.schema.types import DataType, backquoted
 
 #: A literal's value: ``bool``, ``int`` (integers; days of a date; microseconds of a timestamp), ``float``,
@@ -20,10 +21,9 @@ Value = bool | int | float | decimal.Decimal | str | bytes | None
 
 #: Deeper trees (of AND within OR within NOT) are refused: what evaluates, skips and pickles them descends by recursion.
 MAX_DEPTH = 64
-_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 #: The days since 1970 of the years 1 to 9999.
-MAX_DAYS = date.max.toordinal() - _EPOCH_ORDINAL
-MIN_DAYS = date.min.toordinal() - _EPOCH_ORDINAL
+MAX_DAYS = date.max.toordinal() - EPOCH_DAY
+MIN_DAYS = date.min.toordinal() - EPOCH_DAY
 
 
 class _Node:
@@ -287,7 +287,7 @@ def _literal_sql(value: Value, kind: str) -> str:
 def date_text(days: int) -> str:
     """``YYYY-MM-DD`` of days since 1970, with a sign outside the years 0 to 9999."""
     if MIN_DAYS <= days <= MAX_DAYS:
-        return date.fromordinal(days + _EPOCH_ORDINAL).isoformat()
+        return date.fromordinal(days + EPOCH_DAY).isoformat()
     import numpy as np
 
     text = str(np.datetime64(days, "D"))

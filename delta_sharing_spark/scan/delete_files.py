@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Reads columns of a Parquet file, all of its rows in their order.
 ReadColumns = Callable[[FileTask, Struct], Iterator[pa.RecordBatch]]
 
-_PATH_ID, _POSITION_ID = 2147483546, 2147483545
+PATH_ID, _POSITION_ID = 2147483546, 2147483545
 #: Bytes that delete files may keep in a process once they are decoded.
 _KEPT_BYTES = 256 << 20
 
@@ -28,7 +28,7 @@ def _column(name: str, kind: str, field_id: int) -> Field:
     return Field(name, Primitive(kind), False, {COLUMN_MAPPING_ID: field_id, COLUMN_MAPPING_NAME: name})
 
 
-_POSITIONS = Struct((_column("file_path", "string", _PATH_ID), _column("pos", "long", _POSITION_ID)))
+_POSITIONS = Struct((_column("file_path", "string", PATH_ID), _column("pos", "long", _POSITION_ID)))
 
 _Positions = dict[str, "BitMap64"]
 _positions: ProcessCache[DeleteFile, tuple[_Positions, int]] = ProcessCache(256, lambda entry: entry[1], _KEPT_BYTES)

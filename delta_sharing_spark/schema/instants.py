@@ -7,6 +7,8 @@ import re
 from datetime import date, datetime, timedelta, timezone, tzinfo
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+#: Its number as ``date.toordinal`` counts days.
+EPOCH_DAY = EPOCH.toordinal()
 _DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _TIMESTAMP = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import requests
 
@@ -80,6 +80,8 @@ from delta_sharing_spark.sharing.wire_records import (
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+#: A kind of name, the one asked for, the names that there are, and what holds them.
+NamesAt: TypeAlias = tuple[str, str, Callable[[], Iterator[str]], str]
 #: Statuses of an endpoint that a server does not have.
 UNKNOWN_CALL = (404, 405, 501)
 #: The reference server refuses these on later pages.
@@ -222,26 +224,17 @@ class SharingRest:
             share, schema, table: The names asked for; without a table, or a schema, those whose content was to be listed.
         """
         brief = replace(self, settings=brief_settings(self.settings))
-        listings: tuple[tuple[str, str, Callable[[], Iterator[str]], str], ...] = (
+        listings: tuple[NamesAt, ...] = (
             ("table", table, lambda: (t.name for t in brief.list_tables(share, schema)), f"{share}.{schema}"),
             ("schema", schema, lambda: (s.name for s in brief.list_schemas(share)), share),
             ("share", share, lambda: (s.name for s in brief.list_shares()), "the profile"),
         )
-        for kind, name, listing, holder in listings:
-            if not name:
-                continue
-            try:
-                hint = near_name(kind, name, listing(), holder)
-            except NotFoundError:
-                continue  # the name above it is wrong as well
-            except DeltaSharingError:
-                return error
-            if hint is None:
-                return error
-            if kind == "table" and brief._is_volume(share, schema, table):
-                hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
-            return with_hint(error, hint)
-        return error
+
+        def hint_of(kind: str, hint: str) -> str:
+            is_volume = kind == "table" and brief._is_volume(share, schema, table)
+            return f"it is a volume: client.volume('{share}.{schema}.{table}')" if is_volume else hint
+
+        return with_near_name(error, listings, hint_of)
 
     def _is_volume(self, share: str, schema: str, name: str) -> bool:
         path = f"{shares_path(share, schema)}/volumes/{segment(name)}"
@@ -542,10 +535,29 @@ def brief_settings(settings: NetworkSettings) -> NetworkSettings:
     return replace(settings, read_timeout=min(_TIMEOUT, settings.read_timeout), retry_seconds=0.0)
 
 
-def with_hint(error: NotFoundError, hint: str) -> NotFoundError:
-    """The same error with a hint of ``near_name``."""
-    words = str(error).removesuffix(f"; {NOT_THERE}")
-    return NotFoundError(f"{words}; {hint}", **{**error.__dict__, "is_unlisted": True})
+def with_near_name(
+    error: NotFoundError, listings: Iterable[NamesAt], hint_of: Callable[[str, str], str] = lambda kind, hint: hint
+) -> NotFoundError:
+    """The same error with the nearest names added, if the listing has any that the wrong name should stand in; else unchanged.
+
+    Args:
+        listings: From the name asked for to those above it; one of an empty name is passed over.
+        hint_of: What is said instead of the hint of ``near_name`` for a kind of name.
+    """
+    for kind, name, listing, holder in listings:
+        if not name:
+            continue
+        try:
+            hint = near_name(kind, name, listing(), holder)
+        except NotFoundError:
+            continue  # the name above it is wrong as well
+        except DeltaSharingError:
+            return error
+        if hint is None:
+            return error
+        words = str(error).removesuffix(f"; {NOT_THERE}")
+        return NotFoundError(f"{words}; {hint_of(kind, hint)}", **{**error.__dict__, "is_unlisted": True})
+    return error
 
 
 def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:

@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from delta_sharing_spark.errors import (
     AccessModeError,
-    DeltaSharingError,
     NotFoundError,
     ServerError,
     UnsupportedFeatureError,
@@ -18,7 +17,7 @@ from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import UrlError, parse_url, url_or_none
 from delta_sharing_spark.sharing.address import TableName, segment
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.rest import SharingRest, brief_settings, near_name, with_hint
+from delta_sharing_spark.sharing.rest import SharingRest, brief_settings, with_near_name
 from delta_sharing_spark.sharing.wire_records import broken, walk_pages
 
 #: Bytes of a table's description: it lists every snapshot.
@@ -135,19 +134,12 @@ class IcebergCatalog:
     def _with_near_names(self, missing: NotFoundError, table: TableName) -> NotFoundError:
         """The same error with the nearest names of the catalog added, where it lists any."""
         brief = replace(self, settings=brief_settings(self.settings))
-        namespace = f"/namespaces/{segment(table.schema)}"
-        for kind, name, path, items, holder in (
-            ("table", table.table, f"{namespace}/tables", "identifiers", f"{table.share}.{table.schema}"),
-            ("schema", table.schema, "/namespaces", "namespaces", table.share),
-        ):
-            try:
-                hint = near_name(kind, name, brief._names(path, items, holder), holder)
-            except NotFoundError:
-                continue  # the name above it is wrong as well
-            except DeltaSharingError:
-                return missing
-            return missing if hint is None else with_hint(missing, hint)
-        return missing
+        tables, namespaces = f"/namespaces/{segment(table.schema)}/tables", f"{table.share}.{table.schema}"
+        listings = (
+            ("table", table.table, lambda: brief._names(tables, "identifiers", namespaces), namespaces),
+            ("schema", table.schema, lambda: brief._names("/namespaces", "namespaces", table.share), table.share),
+        )
+        return with_near_name(missing, listings)
 
     def _names(self, path: str, items: str, holder: str) -> Iterator[str]:
         """The names of a listing: pages come where they are asked for, and may be empty before the last."""

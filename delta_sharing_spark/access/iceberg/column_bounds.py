@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 from delta_sharing_spark.access.iceberg.manifests import Entry
 from delta_sharing_spark.predicates.scalar_types import FLOAT, FLOATS, domain, float_key
 from delta_sharing_spark.predicates.three_valued import ColumnBounds, bounds_of_statistics
+from delta_sharing_spark.schema.instants import EPOCH, EPOCH_DAY
 from delta_sharing_spark.schema.types import DataType, Decimal
 
-_FIRST_DAY = date(1970, 1, 1).toordinal()
 _INT, _LONG, _FLOAT, _DOUBLE = (struct.Struct(form) for form in ("<i", "<q", "<f", "<d"))
 
 
@@ -61,10 +61,9 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
 def number_of(value: date) -> int:
     """The days of a date since 1970, or the microseconds of a timestamp; one without a zone is in UTC."""
     if not isinstance(value, datetime):
-        return value.toordinal() - _FIRST_DAY
+        return value.toordinal() - EPOCH_DAY
     aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-    delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return (aware - EPOCH) // timedelta(microseconds=1)
 
 
 class StoredValue:

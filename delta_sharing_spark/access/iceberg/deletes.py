@@ -10,9 +10,10 @@ from uuid import UUID
 
 from delta_sharing_spark.access.iceberg.avro import corrupt
 from delta_sharing_spark.access.iceberg.column_bounds import StoredValue, number_of
-from delta_sharing_spark.access.iceberg.manifests import FILE_PATH_ID, POSITIONS, Entry
+from delta_sharing_spark.access.iceberg.manifests import POSITIONS, Entry
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.errors import UnsupportedFeatureError
+from delta_sharing_spark.scan.delete_files import PATH_ID
 from delta_sharing_spark.scan.plan import MAX_VECTOR_BYTES, DeleteFile, DeletionVector
 from delta_sharing_spark.schema.types import Field
 
@@ -58,7 +59,7 @@ class DeleteIndex:
         self._by_path: dict[str, list[tuple[int, DeleteFile]]] = {}
         self._positions: dict[_Partition, list[tuple[int, DeleteFile, bytes | None, bytes | None]]] = {}
         self._equality: dict[_Partition | None, list[tuple[int, DeleteFile]]] = {}
-        self._bounds = StoredValue("lower_bounds", FILE_PATH_ID), StoredValue("upper_bounds", FILE_PATH_ID)
+        self._bounds = StoredValue("lower_bounds", PATH_ID), StoredValue("upper_bounds", PATH_ID)
         self._is_empty = True
         for entry in entries:
             self._is_empty = False

@@ -17,8 +17,6 @@ DATA, POSITIONS, EQUALITY = 0, 1, 2
 _ADDED, _DELETED = 1, 2
 #: How many live files a manifest has; writers of version 1 have the longer names.
 _COUNTS = tuple(f"{status}_{kind}_count" for status in ("added", "existing") for kind in ("files", "data_files"))
-#: Field ids of the columns of position delete files.
-FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545
 #: Stands for a value that a manifest does not have.
 MISSING = object()
 

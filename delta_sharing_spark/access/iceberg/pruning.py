@@ -29,6 +29,7 @@ from delta_sharing_spark.predicates.three_valued import (
 )
 from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import columns
+from delta_sharing_spark.schema.instants import EPOCH_DAY
 from delta_sharing_spark.schema.types import ICEBERG_TYPE, DataType, Decimal, Primitive
 
 _TRUNCATE, _BUCKET = (re.compile(rf"{name}\[([0-9]{{1,9}})\]") for name in ("truncate", "bucket"))
@@ -37,7 +38,6 @@ _MOST_NARROWED = 4096
 #: Partitions whose bounds are held.
 _MOST_PARTITIONS = 1 << 16
 _HOUR = DAY // 24
-_FIRST_DAY = date(1970, 1, 1).toordinal()
 _INTEGERS = (Primitive("integer"), Primitive("long"), Primitive("date"))
 _TIMES = (Primitive("timestamp"), Primitive("timestamp_ntz"))
 _STRING, _DATE = Primitive("string"), Primitive("date")
@@ -236,7 +236,7 @@ def _months(first: int, count: int) -> tuple[int | None, int | None]:
 
 def _day_of_month(months: int) -> int | None:
     year, month = divmod(months, 12)
-    return date(1970 + year, month + 1, 1).toordinal() - _FIRST_DAY if 1 <= 1970 + year <= 9999 else None
+    return date(1970 + year, month + 1, 1).toordinal() - EPOCH_DAY if 1 <= 1970 + year <= 9999 else None
 
 
 def _in_micros(days: Callable[[Any], tuple[int | None, int | None]]) -> _Range:

@@ -129,11 +129,13 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
             opened.read(["c0"])
         held = running._budget
         deadline = time.monotonic() + HANGS
-        while (held.fetched_bytes or sum(group.size for group in held._kept) > kept) and time.monotonic() < deadline:
+        while (
+            held.fetched_bytes or sum(group.size for group in held._complete) > kept
+        ) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert 0 < sum(group.size for group in held._kept) <= kept
+        assert 0 < sum(group.size for group in held._complete) <= kept
         assert held.fetched_bytes == 0
-    assert not held._kept
+    assert not held._complete
 
 
 def test_a_footer_costs_about_its_own_bytes(server: SharingServer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,6 @@ from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_s
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
 from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
-from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.sharing.wire_records import broken
 
@@ -78,24 +77,17 @@ def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
 
 def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
     seconds = settings.request_seconds
-    late = NetworkError(
-        f"the server's answer was not complete after {seconds:.0f} s; check the endpoint and the network, "
-        f"and set readTimeout and retryTimeout higher if the server is merely slow"
-    )
 
-    def silent(host: str, now: float, waited: float) -> None:
-        say_waiting("the sharing server", f"{host} is silent", now, waited, settings.read_timeout, "readTimeout")
+    def late() -> RetryableError:
+        return RetryableError(
+            NetworkError(
+                f"the server's answer was not complete after {seconds:.0f} s; check the endpoint and the network, "
+                f"and set readTimeout and retryTimeout higher if the server is merely slow"
+            )
+        )
 
-    with Deadline(seconds, silent) as deadline:
-        try:
-            result = call()
-        except Exception:
-            if deadline.is_over:
-                raise RetryableError(late) from None
-            raise
-    if deadline.is_over:
-        raise RetryableError(late)  # what was broken off may look complete
-    return result
+    with Deadline(seconds, "the sharing server", settings.read_timeout, late):
+        return call()
 
 
 #: Hosts that have answered this process.

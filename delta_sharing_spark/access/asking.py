@@ -25,8 +25,7 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.identity import identity_of, variable_of, whole_path
-from delta_sharing_spark.sharing.private_key import key_consent
-from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
+from delta_sharing_spark.sharing.profile import Profile, profile_by, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.storage.range_reader import StorageSettings
@@ -35,8 +34,7 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load, by its address, its inline options or the environment; raises AddressError or ProfileError."""
     address = parse_address(options.path)
-    inline, identity, key = options.credentials, identity_of(options), key_consent(options)
-    if inline:
+    if inline := options.credentials:
         if address.profile is not None:
             raise OptionError(
                 "cannot specify both share credentials options and a profile file path; "
@@ -45,10 +43,8 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
         inline.setdefault(
             "shareCredentialsVersion", "1" if inline.get("type", "bearer_token") == "bearer_token" else "2"
         )
-        return profile_from_fields(inline, "the profile in the options", identity), address.table
-    if address.profile is not None:
-        return load_profile(address.profile, identity, key), address.table
-    profile = profile_from_environment(identity, key)
+        return profile_from_fields(inline, "the profile in the options", identity_of(options)), address.table
+    profile = profile_by(options, address.profile)
     if profile is None:
         raise AddressError(
             f"the path {options.path!r} names no profile; write <profile>#<share>.<schema>.<table>, "

@@ -11,8 +11,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import ProfileError, printable
 from delta_sharing_spark.network.urls import url_or_none
-from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.sharing.identity import from_environment, is_same_endpoint, whole_path
+from delta_sharing_spark.sharing.identity import KeyConsent, is_same_endpoint
 from delta_sharing_spark.storage.text_files import UnfitFile, read_text
 
 _LONGEST_NAME = 200
@@ -26,36 +25,6 @@ class PrivateKey:
     key_id: str
     algorithm: str
     pem: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyConsent:
-    """What the recipient lets profiles do with a private key.
-
-    Attributes:
-        origin: A URL of the origin that may receive assertions.
-        endpoint: The one sharing endpoint that may be shown the tokens which assertions get.
-        file: The key's whole path; None for the one that a profile in a local file names.
-        audience: For whom assertions may be, if that is no URL of ``origin``.
-    """
-
-    origin: str
-    endpoint: str
-    file: str | None = None
-    audience: str | None = None
-
-
-def key_consent(options: ReadOptions) -> KeyConsent | None:
-    """What a load's options let profiles do with a private key, if anything."""
-    origin, endpoint, file = options.private_key_origin, options.identity_endpoint, options.private_key_file
-    if origin is None or endpoint is None:
-        return None
-    return KeyConsent(origin, endpoint, None if file is None else whole_path(file), options.private_key_audience)
-
-
-def key_consent_from_environment() -> KeyConsent | None:
-    """The same of the environment; raises ConfigError where its variables contradict each other."""
-    return from_environment(key_consent)
 
 
 def read_key(

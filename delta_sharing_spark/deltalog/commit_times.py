@@ -83,8 +83,16 @@ class CommitTimes:
             raise self._unknown(version) from None
         return modified
 
-    def at_or_before(self, timestamp_ms: int) -> int:
-        """The last version committed at or before a timestamp; raises VersionError where that lies before the first one there."""
+    def at_or_before(self, timestamp_ms: int, *, may_be_late: bool = False) -> int:
+        """The last version committed at or before a timestamp (time travel, a range's end).
+
+        Args:
+            timestamp_ms: Milliseconds since the epoch.
+            may_be_late: Whether one after the newest version means that version.
+
+        Raises:
+            VersionError: It lies before the first version there, or after the newest.
+        """
         low, high = self._search_range(timestamp_ms)
         first = self.time(low)
         if timestamp_ms < first:
@@ -92,26 +100,33 @@ class CommitTimes:
                 f"{show_millis(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
                 f"of {show_millis(first)}; ask for that time or later"
             )
-        return low + bisect.bisect_right(range(low, high + 1), timestamp_ms, key=self.time) - 1
+        version = low + bisect.bisect_right(range(low, high + 1), timestamp_ms, key=self.time) - 1
+        if version == self._newest and not may_be_late and timestamp_ms > self.time(version):
+            raise self._too_late(timestamp_ms)
+        return version
 
     def at_or_after(self, timestamp_ms: int) -> int:
-        """The first version there that was committed at or after a timestamp; raises VersionError where none was."""
+        """The first version there that was committed at or after a timestamp (a range's start); raises VersionError where none was."""
         try:
-            version = self.at_or_before(timestamp_ms)
+            version = self.at_or_before(timestamp_ms, may_be_late=True)
         except VersionError:
             return self.first()
         if self.time(version) >= timestamp_ms:
             return version
         if version == self._newest:
-            raise self.too_late(timestamp_ms)
+            raise self._too_late(timestamp_ms)
         return version + 1
 
-    def too_late(self, timestamp_ms: int) -> VersionError:
-        """The error of a timestamp after the newest version."""
+    def _too_late(self, timestamp_ms: int) -> VersionError:
         return VersionError(
             f"{show_millis(timestamp_ms)} is after the newest version of {self._table}: version {self._newest} of "
             f"{show_millis(self.time(self._newest))}; ask for that time or earlier"
         )
+
+    def of_newest(self, most: int) -> dict[int, int]:
+        """The newest versions, at most ``most``, and their timestamps in milliseconds, the newest last."""
+        versions = range(max(self.first(), self._newest - most + 1), self._newest + 1)
+        return {version: self.time(version) for version in versions}
 
     def first(self) -> int:
         """The earliest version whose commit is there, with all commits after it."""

@@ -126,10 +126,17 @@ class Snapshot:
             yield from batch.tasks(keep_stats=keep_stats)
 
 
-def load_snapshot(
-    store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True
-) -> Snapshot:
-    """Load a version of a table.
+def read_snapshot(
+    store: LogStore,
+    read: Callable[[Snapshot], _T],
+    *,
+    version: int | None = None,
+    table: str = "the table",
+    gate: bool = True,
+) -> _T:
+    """What ``read`` makes of a version; it is called again where a checkpoint turns out to be damaged while it reads.
+
+    The version is then replayed from an earlier checkpoint or from the commits, which a warning says.
 
     Args:
         store: The table's storage.
@@ -142,22 +149,6 @@ def load_snapshot(
         VersionError: The version is not in the log.
         UnsupportedFeatureError: The table asks for more than this reader does.
         CredentialError: The storage refuses to read the log.
-    """
-    return read_snapshot(store, lambda snapshot: snapshot, version=version, table=table, gate=gate)
-
-
-def read_snapshot(
-    store: LogStore,
-    read: Callable[[Snapshot], _T],
-    *,
-    version: int | None = None,
-    table: str = "the table",
-    gate: bool = True,
-) -> _T:
-    """What ``read`` makes of a version; it is called again where a checkpoint turns out to be damaged while it reads.
-
-    The version is then replayed from an earlier checkpoint or from the commits, which a warning says. Arguments and errors are those of
-    :func:`load_snapshot`.
     """
 
     def of_segment(segment: Segment) -> _T:
@@ -179,7 +170,7 @@ class Head:
 
 
 def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
-    """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
+    """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`read_snapshot`."""
     return _past_damage(store, version, table, lambda segment: _load(store, segment, table, gate, has_files=False)[0])
 
 
@@ -336,44 +327,7 @@ def _contents(threads: DaemonPool, store: LogStore, segment: Segment, table: str
     return zip(paths, read_all(threads, read, paths, largest), strict=True)
 
 
-def version_at_or_before(
-    store: LogStore, timestamp_ms: int, *, table: str = "the table", allow_after_newest: bool = False
-) -> int:
-    """The last version committed at or before a timestamp (time travel, a range's end).
-
-    Args:
-        store: The table's storage.
-        timestamp_ms: Milliseconds since the epoch.
-        table: How errors name the table.
-        allow_after_newest: Whether a timestamp after the newest version means that version.
-
-    Raises:
-        VersionError: It lies before the first version available, or after the newest.
-        LogError: The log cannot be read.
-    """
-    times, newest = _times(store, table)
-    version = times.at_or_before(timestamp_ms)
-    if version == newest and not allow_after_newest and timestamp_ms > times.time(newest):
-        raise times.too_late(timestamp_ms)
-    return version
-
-
-def version_at_or_after(store: LogStore, timestamp_ms: int, *, table: str = "the table") -> int:
-    """The first version committed at or after a timestamp (a range's start).
-
-    Raises:
-        VersionError: It lies after the newest version.
-        LogError: The log cannot be read.
-    """
-    return _times(store, table)[0].at_or_after(timestamp_ms)
-
-
-def commit_times(store: LogStore, most: int, *, table: str = "the table") -> dict[int, int]:
-    """The newest versions, at most ``most``, and their timestamps in milliseconds, the newest last; raises as ``load_head``."""
-    times, newest = _times(store, table)
-    return {version: times.time(version) for version in range(max(times.first(), newest - most + 1), newest + 1)}
-
-
-def _times(store: LogStore, table: str) -> tuple[CommitTimes, int]:
+def times_of(store: LogStore, table: str = "the table") -> CommitTimes:
+    """When the table's versions were committed. Raises as :func:`read_snapshot`."""
     head = load_head(store, table=table)
-    return CommitTimes(store, head.version, head.metadata, table), head.version
+    return CommitTimes(store, head.version, head.metadata, table)

@@ -18,7 +18,7 @@ from delta_sharing_spark.access.table_shape import with_change_columns
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.deltalog.commit_feed import load_commits
-from delta_sharing_spark.deltalog.replay import load_snapshot
+from delta_sharing_spark.deltalog.replay import read_snapshot
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
@@ -164,7 +164,7 @@ class Logs(Surface):
         )
 
     def _snapshot(self, files: dict[str, bytes], draw: random.Random | None) -> Rows:
-        snapshot = load_snapshot(store(files, draw), table=NAME)
+        snapshot = read_snapshot(store(files, draw), lambda snapshot: snapshot, table=NAME)
         return read_tasks(self._spec(snapshot.protocol, snapshot.metadata, False), list(snapshot.tasks()), Files())
 
     def _feed(self, files: dict[str, bytes]) -> Rows:

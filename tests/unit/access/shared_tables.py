@@ -99,6 +99,6 @@ def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -
 
 def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
     snapshot = table.read_snapshot(lambda snapshot: snapshot, **asked)
-    split = split_of(table, snapshot, list(table.tasks(snapshot)))
+    split = split_of(table, snapshot, list(table.checked(snapshot.tasks())))
     batches = list(read_split(split))
     return pa.Table.from_batches(batches).to_pylist() if batches else []

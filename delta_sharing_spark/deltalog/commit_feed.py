@@ -23,10 +23,9 @@ from delta_sharing_spark.deltalog.actions import (
     vector_from,
     whole_count,
 )
-from delta_sharing_spark.deltalog.cleaned_log import gone, head_at
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
-from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
-from delta_sharing_spark.deltalog.replay import Head, load_head
+from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join, read_if_there
+from delta_sharing_spark.deltalog.replay import Head, gone, head_at, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import DaemonPool
@@ -112,10 +111,9 @@ def load_commits(
 
 
 def _read(store: LogStore, table: str, path: str) -> bytes:
-    try:
-        return store.read(path)
-    except (FileNotFoundError, PermissionError):
-        raise gone(store, int(path.rpartition("/")[2].partition(".")[0]), table) from None
+    if (data := read_if_there(store, path)) is None:
+        raise gone(store, int(path.rpartition("/")[2].partition(".")[0]), table)
+    return data
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:

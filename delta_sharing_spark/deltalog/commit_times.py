@@ -11,7 +11,7 @@ import re
 from functools import cached_property
 
 from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, find_actions
-from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name
+from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name, read_if_there
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import MAX_MILLIS
 from delta_sharing_spark.schema.instants import show_millis
@@ -67,10 +67,9 @@ class CommitTimes:
         """A version's timestamp in milliseconds; raises LogError where its commit file is gone, or lacks it."""
         path = in_log(commit_name(version))
         if self._since is not None and version >= self._since:
-            try:
-                return in_commit_timestamp(self._store.read(path), path, self._table)
-            except (FileNotFoundError, PermissionError):
-                raise self._unknown(version) from None
+            if (data := read_if_there(self._store, path)) is None:
+                raise self._unknown(version)
+            return in_commit_timestamp(data, path, self._table)
         try:
             modified = (
                 self._store.info(path).modified_ms

@@ -39,13 +39,13 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.deltalog.add_batch import AddBatch
-from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
     Head,
     Snapshot,
+    head_at,
     load_head,
     read_snapshot,
     times_of,

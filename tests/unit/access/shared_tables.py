@@ -83,7 +83,7 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
     """An opener whose table is what ``by_directory`` gives, else the text "by url"."""
     head = TableSnapshotHead(None, "delta", Protocol(1, ()), Metadata("", "", ()))
     modes: Any = {"dir": lambda _: by_directory(), "url": lambda _: "by url"}
-    return TableOpener(negotiated(head, fallback="url"), modes)
+    return TableOpener(negotiated(head, fallback="url"), lambda negotiated: modes[negotiated.decision.mode](negotiated))
 
 
 def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -> Split:

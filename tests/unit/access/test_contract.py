@@ -105,7 +105,7 @@ def _opener(table: OpenTable, *, is_stream: bool = False, **options: str) -> Tab
         options=parse_options({"path": "share.schema.table", **options}, is_stream=is_stream),
         decision=Decision(table.mode, "it is at hand"),
     )
-    return TableOpener(negotiated, {table.mode: lambda _: table})
+    return TableOpener(negotiated, lambda _: table)
 
 
 def _rows(splits: list[Split]) -> list[tuple[Any, ...]]:

@@ -406,7 +406,7 @@ def _client(arguments: argparse.Namespace, profile: str | None) -> SharingClient
 
 def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
-    from delta_sharing_spark.options.arguments import ARGUMENTS, naming
+    from delta_sharing_spark.options.declared import ARGUMENTS, naming
     from delta_sharing_spark.sharing.address import parse_address
     from delta_sharing_spark.table import Scan
 

@@ -9,25 +9,11 @@ from delta_sharing_spark.errors import ConfigError
 
 #: Schemes of Hadoop's file systems: a job that names one has its settings in Spark.
 _HADOOP = frozenset(
-    [
-        "hdfs",
-        "viewfs",
-        "webhdfs",
-        "s3a",
-        "s3n",
-        "dbfs",
-        "abfs",
-        "abfss",
-        "wasb",
-        "wasbs",
-        "adl",
-        "gs",
-        "oss",
-        "cosn",
-        "o3fs",
+    (
+        "hdfs", "viewfs", "webhdfs", "s3a", "s3n", "dbfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "oss", "cosn", "o3fs",
         "ofs",
-    ]
-)
+    )
+)  # fmt: skip
 
 
 def read_bytes(url: str, limit: int) -> bytes:

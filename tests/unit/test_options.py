@@ -198,8 +198,11 @@ REFUSED_IN_BATCH = [
     ({"path": ""}, "'path' is not specified"),
     ({"bearerToken": "t"}, "cannot specify both share credentials options and a profile file path"),
     ({"proxy": "host"}, "option 'proxy' must be a URL"),
-    ({"clientKey": "/k"}, "option 'clientKey' belongs to a client certificate; name its file in 'clientCertificate'"),
-    ({"clientKeyPassword": "p"}, "option 'clientKeyPassword' belongs to a client certificate"),
+    (
+        {"clientKey": "/k"},
+        "option 'clientKey' needs 'clientCertificate', the file of the certificate that it belongs to",
+    ),
+    ({"clientKeyPassword": "p"}, "option 'clientKeyPassword' needs 'clientCertificate'"),
     (
         {"path": "a.b.c", "gateway": "grpc://h:1", "clientCertificate": "/c"},
         "'clientCertificate' does not go with 'gateway'",

@@ -24,7 +24,7 @@ from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial
 from delta_sharing_spark.sharing.address import TableName, unquoted
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, profile_by, profile_source
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.profile_files import only_spark_reads
+from delta_sharing_spark.storage.user_files import only_spark_reads
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -212,7 +212,9 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
             add, remove = (file_action(tree, kind, where) for kind in ("add", "remove"))
             if add is not None or remove is not None:
                 adds.append(None if add is None else _add(add, partitions))
-                removes.append(remove and {"path": remove.path, "deletionVector": remove.deletion_vector})
+                removes.append(
+                    None if remove is None else {"path": remove.path, "deletionVector": remove.deletion_vector}
+                )
         return pa.table(
             [pa.array(adds, schema.field("add").type), pa.array(removes, schema.field("remove").type)], schema=schema
         )

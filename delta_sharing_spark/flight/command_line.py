@@ -12,7 +12,7 @@ from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.network.process_end import leave_no_core_file
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE
-from delta_sharing_spark.storage.text_files import UnfitFile, read_text
+from delta_sharing_spark.storage.user_files import UnfitFile, read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

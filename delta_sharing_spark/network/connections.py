@@ -20,10 +20,9 @@ import requests
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from delta_sharing_spark.network.hosts import is_local_address
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import start
-from delta_sharing_spark.network.urls import Url
+from delta_sharing_spark.network.urls import Url, is_local_address
 
 _log = logging.getLogger(__name__)
 

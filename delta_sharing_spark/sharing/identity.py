@@ -25,7 +25,7 @@ from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.urls import url_or_none
 from delta_sharing_spark.options import IDENTITY, KEYS, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.storage.text_files import LARGEST_SECRET, UnfitFile, read_text
+from delta_sharing_spark.storage.user_files import LARGEST_SECRET, UnfitFile, read_text
 
 #: The environment variable with the token that a Flight gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name

@@ -25,9 +25,9 @@ from delta_sharing_spark.sharing.identity import (
     is_header_text,
     key_consent,
 )
-from delta_sharing_spark.sharing.private_key import KeyUse, PrivateKey, read_key
+from delta_sharing_spark.sharing.private_key import PrivateKey, read_key
 from delta_sharing_spark.storage.locations import local_file
-from delta_sharing_spark.storage.text_files import decoded
+from delta_sharing_spark.storage.user_files import decoded
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"
@@ -222,9 +222,13 @@ def profile_from_fields(
     if profile.type == _PRIVATE_KEY:
         signing = _object(_object(fields.get("auth"), "auth", name).get("privateKey"), "auth.privateKey", name)
         _required(signing, "keyId", name)
-        asked = KeyUse(profile.endpoint, profile.token_endpoint or "", profile.issuer or "")
         consent = key or from_environment(key_consent)
-        profile = replace(profile, private_key=read_key(signing, asked, name, consent, is_local_file=is_local_file))
+        uses = {
+            "endpoint": profile.endpoint,
+            "token_endpoint": profile.token_endpoint or "",
+            "audience": profile.issuer or "",
+        }
+        profile = replace(profile, private_key=read_key(signing, consent, name, **uses, is_local_file=is_local_file))
     catalog = _optional(fields, "icebergEndpoint", name)
     return profile if catalog is None else replace(profile, iceberg_endpoint=catalog.strip().rstrip("/"))
 
@@ -399,16 +403,15 @@ def _bytes(path: str) -> bytes:
             # Without Databricks' mount Spark's Hadoop may know the scheme.
     if path.startswith(("https://", "http://")):
         return _download(path)
-    from delta_sharing_spark.storage.profile_files import read_bytes
+    from delta_sharing_spark.storage.user_files import read_bytes
 
     return read_bytes(path, LARGEST_PROFILE + 1)
 
 
 def _download(url: str) -> bytes:
     """Download a profile from a web server, by our own session: fsspec would need another package for it."""
-    from delta_sharing_spark.network.hosts import is_private
     from delta_sharing_spark.network.http import NetworkSettings
-    from delta_sharing_spark.network.urls import parse_url
+    from delta_sharing_spark.network.urls import is_private, parse_url
     from delta_sharing_spark.sharing.transport import RequestPurpose, read_bytes, send, with_retries
 
     if not is_private(parse_url(url)):

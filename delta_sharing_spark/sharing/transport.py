@@ -42,11 +42,19 @@ from delta_sharing_spark.network.connections import (
     extend_deadline,
     refusing_local_addresses,
 )
-from delta_sharing_spark.network.hosts import is_loopback, is_private, redirect_refusal
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_session
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
-from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
+from delta_sharing_spark.network.urls import (
+    Url,
+    UrlError,
+    host_of,
+    is_loopback,
+    is_private,
+    parse_url,
+    redirect_refusal,
+    redirect_target,
+)
 from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.sharing.wire_records import broken
 

@@ -42,7 +42,7 @@ from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import register_source
 from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
 from delta_sharing_spark.spark.table_names import TIME_TRAVEL, table_references, tokens_of, with_frames
-from delta_sharing_spark.storage.profile_files import only_spark_reads
+from delta_sharing_spark.storage.user_files import only_spark_reads
 
 _Load = Callable[..., Any]
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from delta_sharing_spark.scan.plan import FileTask, ReadSpec
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.testing.tables.vectors import encode, frame, z85_encode
+from delta_sharing_spark.testing.tables.rewrites import encode, frame, z85_encode
 from fuzz import mutations
 from fuzz.flight import Flights
 from fuzz.lines import Lines

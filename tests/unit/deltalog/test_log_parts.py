@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.deltalog.actions import split_lines
-from delta_sharing_spark.deltalog.add_batch import stats_to_json
+from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import arrow_bridge as columns
@@ -185,7 +185,9 @@ def test_parsed_statistics_become_the_json_of_other_files():
         ]
     )
     kind = pa.struct([("numRecords", pa.int64()), ("minValues", types), ("tightBounds", pa.bool_())])
-    text, nothing = stats_to_json(pa.array([{"numRecords": 3, "minValues": values, "tightBounds": True}, None], kind))
+    parsed = pa.array([{"numRecords": 3, "minValues": values, "tightBounds": True}, None], kind)
+    names, sizes = pa.array(["a", "b"]), pa.array([1, 2])
+    text, nothing = AddBatch("s3://b/t", names, sizes, {}, sizes, stats_parsed=parsed).stats_texts()
     assert nothing is None
     assert "12345678901234567890.10" in text
     tree = json.loads(text)

@@ -74,34 +74,32 @@ def storage_settings(
     options: ReadOptions, table: TableName | None = None, profile: Profile | None = None
 ) -> StorageSettings:
     """How data is asked for: at a storage, or by presigned URLs of a profile's server."""
+    silence = options.read_timeout
+    if silence == NetworkSettings().read_timeout:  # no longer than leaves time to ask once more within retryTimeout
+        silence = min(silence, max(options.connect_timeout, options.retry_timeout / 2))
     return StorageSettings(
         region=options.storage_region,
         endpoint=options.storage_endpoint,
         allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
         local_server=profile is not None and is_on_loopback(profile.endpoint),
-        read_timeout=_silence_of_storage(options),
+        read_timeout=silence,
         **_bounds(options, table),
     )
 
 
 def _bounds(options: ReadOptions, table: TableName | None) -> dict[str, Any]:
     """What all requests of a load have in common."""
+    # Spark's version, where the process runs under it (without importing it).
+    spark = getattr(sys.modules.get("pyspark"), "__version__", None) or os.environ.get("SPARK_VERSION")
     return {
         "connect_timeout": options.connect_timeout,
         "retry_seconds": options.retry_timeout,
         "proxy": options.proxy,
         "ca_bundle": options.ca_bundle,
         "caller_org": options.caller_org,
-        "engine": _engine(),
+        "engine": f"Spark/{spark}" if spark else None,
         "table": "" if table is None else str(table),
     }
-
-
-def _silence_of_storage(options: ReadOptions) -> float:
-    """Seconds that a storage may be silent: unless told, no longer than leaves time to ask once more within ``retryTimeout``."""
-    if options.read_timeout != NetworkSettings().read_timeout:
-        return options.read_timeout
-    return min(options.read_timeout, max(options.connect_timeout, options.retry_timeout / 2))
 
 
 def response_formats(options: ReadOptions, *, of_versions: bool = False) -> tuple[str, ...]:
@@ -120,13 +118,6 @@ def response_formats(options: ReadOptions, *, of_versions: bool = False) -> tupl
 def iso(moment: datetime | None) -> str | None:
     """An option's moment as the protocol writes it."""
     return None if moment is None else to_iso(moment)
-
-
-def _engine() -> str | None:
-    """Spark's name and version for the User-Agent, where the process runs under it (without importing it)."""
-    spark = sys.modules.get("pyspark")
-    version = getattr(spark, "__version__", None) or os.environ.get("SPARK_VERSION")
-    return f"Spark/{version}" if version else None
 
 
 #: How servers refuse versions that they do not have or do not share, and endpoints.

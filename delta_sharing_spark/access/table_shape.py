@@ -99,7 +99,9 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
         SchemaError: Names version and column.
     """
     when = "the newest version" if version is None else f"version {version}"
-    if feed.id and earlier.id and feed.id != earlier.id and not _goes_on(feed, earlier):
+    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
+    is_other = bool(feed.id and earlier.id and feed.id != earlier.id)
+    if is_other and not (same_files and _holds(feed.schema.fields, earlier.schema.fields)):
         raise TableChangedError(
             f"table {table} was replaced by another table as of {when}; load it again, or start at a later version"
         )
@@ -120,12 +122,6 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
                 column=column.name,
                 version=version,
             )
-
-
-def _goes_on(feed: TableShape, earlier: TableShape) -> bool:
-    """Whether the files of an earlier shape are read as they were."""
-    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
-    return same_files and _holds(feed.schema.fields, earlier.schema.fields)
 
 
 def _holds(now: Sequence[Field], earlier: Sequence[Field]) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ from delta_sharing_spark.schema.arrow_bridge import empty_table
 from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
 from delta_sharing_spark.schema.typed_json import decode_json, record_of
 
+_T = TypeVar("_T")
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 
@@ -44,22 +45,20 @@ def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
 
 def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
     """A ``protocol`` action from JSON or a checkpoint's row of the file ``where``; raises LogError where it is malformed."""
-    try:
-        return read_protocol(tree)
-    except ValueError as error:
-        raise _malformed("protocol", where, error) from None
+    return _record("protocol", read_protocol, tree, where)
 
 
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
     """A ``metaData`` action from JSON or a checkpoint's row. Raises as ``protocol_from``."""
+    return _record("metaData", read_metadata, tree, where)
+
+
+def _record(kind: str, read: Callable[[Mapping[str, Any]], _T], tree: Mapping[str, Any], where: str) -> _T:
     try:
-        return read_metadata(tree)
+        return read(tree)
     except ValueError as error:
-        raise _malformed("metaData", where, error) from None
-
-
-def _malformed(kind: str, where: str, error: Exception) -> LogError:
-    return LogError(f"the {kind} action in {where} is malformed: {error}; the table's log is corrupt")
+        why = f"the {kind} action in {where} is malformed: {error}; the table's log is corrupt"
+        raise LogError(why) from None
 
 
 #: Bytes of lines that are parsed together.

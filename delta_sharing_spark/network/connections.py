@@ -133,8 +133,9 @@ def say_waiting(what: str, why: str, now: float, waited: float, bound: float, op
         bound: Seconds after which it is given up.
         option: The option that sets the bound.
     """
-    latest = _latest.get(why)
-    if bound < 2 * FIRST or (latest is not None and 0 <= now - latest < AGAIN) or _is_in_task():
+    latest, pyspark = _latest.get(why), sys.modules.get("pyspark.taskcontext")
+    is_in_task = pyspark is not None and pyspark.TaskContext.get() is not None
+    if bound < 2 * FIRST or (latest is not None and 0 <= now - latest < AGAIN) or is_in_task:
         return
     _latest.put(why, now)
     _log.warning(
@@ -145,11 +146,6 @@ def say_waiting(what: str, why: str, now: float, waited: float, bound: float, op
         bound,
         option,
     )
-
-
-def _is_in_task() -> bool:
-    module: Any = sys.modules.get("pyspark.taskcontext")
-    return module is not None and module.TaskContext.get() is not None
 
 
 class Deadline:

@@ -107,12 +107,9 @@ class NetworkSettings:
             parts.append(self.engine)
         parts += [f"Python/{platform.python_version()}", f"System/{platform.system()}"]
         if self.caller_org:
-            parts.append(f"callerOrg-{_header_text(self.caller_org)}")
+            caller = "".join(c if " " < c < "\x7f" else "_" for c in self.caller_org)
+            parts.append(f"callerOrg-{caller[:_LONGEST_NAME]}")
         return " ".join(parts)
-
-
-def _header_text(text: str) -> str:
-    return "".join(c if " " < c < "\x7f" else "_" for c in text)[:_LONGEST_NAME]
 
 
 #: The environment's variables, of which the first one that is set counts: those of requests and curl, then OpenSSL's two together.

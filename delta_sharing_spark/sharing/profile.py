@@ -163,7 +163,9 @@ def load_profile(
     if text.startswith("{"):
         return profile_from_fields(_json_object(text, "the profile"), "the profile", identity, key)
     name = f"the profile {text}"
-    return profile_from_fields(_json_object(_read(text), name), name, identity, key, is_local_file=_is_local_file(text))
+    # In this machine's own file system, and not in a store that is mounted or asked.
+    is_local_file = not text.startswith("dbfs:") and _local(text) is not None
+    return profile_from_fields(_json_object(_read(text), name), name, identity, key, is_local_file=is_local_file)
 
 
 def profile_by(options: ReadOptions, source: str | Path | Mapping[str, Any] | Profile | None) -> Profile | None:
@@ -424,11 +426,6 @@ def _download(url: str) -> bytes:
         return read_bytes(response, "the profile", LARGEST_PROFILE)
 
     return with_retries(settings, ask)
-
-
-def _is_local_file(path: str) -> bool:
-    """Whether a profile lies in this machine's own file system, and not in a store that is mounted or asked."""
-    return not path.startswith("dbfs:") and _local(path) is not None
 
 
 def _local(path: str) -> Path | None:

@@ -76,26 +76,24 @@ def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
     Raises:
         DeltaSharingError: The error in the last ``RetryableError``, or any other that ``call`` raises.
     """
-    try:
-        return retry(lambda: _in_time(settings, call), settings, what="the sharing server")
-    except RetryableError as failure:
-        error = failure.error or NetworkError(str(failure))
-        raise (permanent_error(error) if failure.permanent else error) from None
-
-
-def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
-    seconds = settings.request_seconds
 
     def late() -> RetryableError:
         return RetryableError(
             NetworkError(
-                f"the server's answer was not complete after {seconds:.0f} s; check the endpoint and the network, "
+                f"the server's answer was not complete after {settings.request_seconds:.0f} s; check the endpoint and the network, "
                 f"and set readTimeout and retryTimeout higher if the server is merely slow"
             )
         )
 
-    with Deadline(seconds, "the sharing server", settings.read_timeout, late):
-        return call()
+    def attempt() -> _T:
+        with Deadline(settings.request_seconds, "the sharing server", settings.read_timeout, late):
+            return call()
+
+    try:
+        return retry(attempt, settings, what="the sharing server")
+    except RetryableError as failure:
+        error = failure.error or NetworkError(str(failure))
+        raise (permanent_error(error) if failure.permanent else error) from None
 
 
 #: Hosts that have answered this process.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -471,15 +472,10 @@ class DirectoryTable(OpenTable):
                 token = token_covering(self.driver.tokens, location, table=self._table)
                 if token not in touched and str(token.location) != self.log.root:
                     touched.add(token)
-                    self._touch(location, path)
+                    reader = object_reader(self.driver.lease(location), location, name=path, size=None)
+                    with suppress(FileGoneError):  # its own reader says so, if it is needed at all
+                        reader.read(0, 1)
             yield task
-
-    def _touch(self, location: Location, path: str) -> None:
-        """Read one byte of a file in an auxiliary location."""
-        try:
-            object_reader(self.driver.lease(location), location, name=path, size=None).read(0, 1)
-        except FileGoneError:
-            return  # its own reader says so, if it is needed at all
 
 
 def _first_version(options: ReadOptions) -> int | None:

@@ -358,7 +358,9 @@ class DirectoryTable(OpenTable):
         else:
             total = listed
         tasks = FileBatches(batches)
-        return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed, total_files=total)
+        return FileListing(
+            tasks, self.renewed_access(tasks), version=snapshot.version, listed=listed, total_files=total
+        )
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; versions are read as they are iterated."""

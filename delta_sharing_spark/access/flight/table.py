@@ -239,7 +239,7 @@ class FlightTable(OpenTable):
         files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
         if version != scan.version:  # the gateway's rows go by names, which may be those of other columns by now
             check_same(scan.shape, self.describe(as_of).shape, self._table)
-        return FileListing(files, self._access(planned), version, len(files), rows=planned.rows)
+        return FileListing(files, self._access(planned), version=version, listed=len(files), rows=planned.rows)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the gateway puts the versions into one order of endpoints."""

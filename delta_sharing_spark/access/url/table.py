@@ -200,10 +200,10 @@ class UrlTable(OpenTable):
         return FileListing(
             FileBatches(selections),
             access,
-            head.version,
-            listed,
-            sent,
-            response.fallback,
+            version=head.version,
+            listed=listed,
+            sent=sent,
+            fallback=response.fallback,
             total_files=None if sent or needed is not None else listed,
             listing_bytes=listing_bytes,
         )

@@ -62,7 +62,7 @@ class MemoryTable(OpenTable, FileAccess):
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         files = [self._file(version) for version in range((scan.version or 0) + 1)]
-        return FileListing(FileList(pruner.remaining(files)), self, scan.version, len(files))
+        return FileListing(FileList(pruner.remaining(files)), self, version=scan.version, listed=len(files))
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         return self.versions(scan, int(scan.options.starting_version or 0), scan.version or 0)

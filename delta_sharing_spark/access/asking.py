@@ -20,7 +20,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.client_certificate import ClientCertificate
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.urls import host_name, is_on_loopback
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.identity import identity_of, variable_of, whole_path

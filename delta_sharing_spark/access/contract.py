@@ -18,7 +18,7 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import AccessModeError, DeltaSharingError, VersionError
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import Access, FileTask
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from delta_sharing_spark.access.asking import iso, transport_of
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.access.resolved_scan import ResolvedScan, has_limit, smaller_limit
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
-from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
-from delta_sharing_spark.options.declared import overridden
+from delta_sharing_spark.options.declared import INLINE, OPTIONS, ReadOptions, overridden, parse_options
 from delta_sharing_spark.options.values import count, option_text, quoted_column
 from delta_sharing_spark.schema.markup import counted, seconds_text, size_text
 from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial

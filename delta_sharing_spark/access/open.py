@@ -38,7 +38,7 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, all_of, referenced_columns
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import check_types, select, select_paths

@@ -23,7 +23,7 @@ from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.urls import url_or_none
-from delta_sharing_spark.options import IDENTITY, KEYS, OPTIONS, ReadOptions, parse_options
+from delta_sharing_spark.options.declared import IDENTITY, KEYS, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.storage.user_files import LARGEST_SECRET, UnfitFile, read_text
 

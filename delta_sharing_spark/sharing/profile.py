@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.identity import (

@@ -30,8 +30,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
-from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.options.declared import naming, warn_of_stream_options
+from delta_sharing_spark.options.declared import naming, parse_options, warn_of_stream_options
 from delta_sharing_spark.schema.types import merge, parse_schema, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark import patches

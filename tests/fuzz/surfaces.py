@@ -20,7 +20,7 @@ from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import read_snapshot
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec
 from delta_sharing_spark.schema.partition_values import partition_keys
@@ -362,7 +362,7 @@ class Options(Surface):
         return replay
 
     def draw(self, draw: random.Random) -> Case:
-        from delta_sharing_spark.options import OPTIONS
+        from delta_sharing_spark.options.declared import OPTIONS
 
         replay = self.replay
         options: dict[str, Any] = {}

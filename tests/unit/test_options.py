@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
-from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
+from delta_sharing_spark.options.declared import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
 from delta_sharing_spark.options.keywords import LoadOptions
 from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, Choice, timestamp
 from delta_sharing_spark.schema.instants import to_iso, to_millis

@@ -51,7 +51,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError, retry
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
 from delta_sharing_spark.schema.arrow import with_other_values
 from delta_sharing_spark.schema.types import backquoted, logical_schema, parse_schema

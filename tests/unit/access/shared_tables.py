@@ -16,7 +16,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.resolved_scan import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.table_records import Metadata, Protocol

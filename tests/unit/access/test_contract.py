@@ -32,7 +32,7 @@ from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.access.table_shape import TableShape, check_readable
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
-from delta_sharing_spark.options import OPTIONS, parse_options
+from delta_sharing_spark.options.declared import OPTIONS, parse_options
 from delta_sharing_spark.options.values import Choice
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split

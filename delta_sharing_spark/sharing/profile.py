@@ -163,9 +163,10 @@ def load_profile(
     if text.startswith("{"):
         return profile_from_fields(_json_object(text, "the profile"), "the profile", identity, key)
     name = f"the profile {text}"
+    fields_of_file = _json_object(_read(text), name)
     # In this machine's own file system, and not in a store that is mounted or asked.
     is_local_file = not text.startswith("dbfs:") and _local(text) is not None
-    return profile_from_fields(_json_object(_read(text), name), name, identity, key, is_local_file=is_local_file)
+    return profile_from_fields(fields_of_file, name, identity, key, is_local_file=is_local_file)
 
 
 def profile_by(options: ReadOptions, source: str | Path | Mapping[str, Any] | Profile | None) -> Profile | None:

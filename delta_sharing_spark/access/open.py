@@ -40,8 +40,8 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, all_of, referenced_columns
+from delta_sharing_spark.schema.projections import check_types, select, select_paths
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
-from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile

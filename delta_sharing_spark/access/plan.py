@@ -16,7 +16,8 @@ from delta_sharing_spark.access.table_shape import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys
-from delta_sharing_spark.schema.types import Struct, check_types, merge, requested, select_paths
+from delta_sharing_spark.schema.projections import check_types, merge, requested, select_paths
+from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,8 @@ from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options.declared import naming, parse_options, warn_of_stream_options
-from delta_sharing_spark.schema.types import merge, parse_schema, requested
+from delta_sharing_spark.schema.projections import merge, requested
+from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark import patches
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource

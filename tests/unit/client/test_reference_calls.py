@@ -113,8 +113,8 @@ def test_a_profile_beside_a_url(server: SharingServer, profile: str) -> None:
         scope=None,
         token_endpoint=None,
     )
-    for given in (Profile.read_from_file(profile), theirs):
-        assert functions._table("s.d.t", None, given).count() == 3
+    profiles = (Profile.read_from_file(profile), theirs)
+    assert [functions._table("s.d.t", None, either).count() for either in profiles] == [3, 3]
     with pytest.raises(ConfigError, match=r"a profile is given twice.*write 's.d.t' beside the latter"):
         delta_sharing_spark.load_as_spark(f"{profile}#s.d.t", delta_sharing_profile=theirs)  # type: ignore[arg-type]
 

@@ -234,8 +234,8 @@ def test_options_that_contradict_each_other(options: dict[str, str], message: st
         parse_options({"path": "p.share#a.b.c", **options})
 
 
-def test_clients_of_spark_connect_do_not_use_the_servers_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("option", ["privateKeyFile", "privatekeyorigin", "privateKeyAudience"])
+def test_clients_of_spark_connect_do_not_use_the_servers_key(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "of-a-session")
-    for option in ("privateKeyFile", "privatekeyorigin", "privateKeyAudience"):
-        with pytest.raises(OptionError, match=f"option '{option}' is refused"):
-            refuse_identity_options({option: "x"})
+    with pytest.raises(OptionError, match=f"option '{option}' is refused"):
+        refuse_identity_options({option: "x"})

@@ -13,7 +13,7 @@ import ssl
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import format_datetime
@@ -93,15 +93,20 @@ def test_a_coding_that_is_none_is_told_at_once(
     assert len(server.asked) == 1
 
 
-def test_codings_that_are_read(server: ScriptedServer, rest: SharingRest) -> None:
-    body, coder = json.dumps({"items": [{"name": "a"}]}).encode(), zlib.compressobj(wbits=-15)
-    for coding, coded in (
-        ("deflate", coder.compress(body) + coder.flush()),
-        ("gzip", gzip.compress(body) + bytes(512)),
-        ("utf-8", body),
-    ):
-        server.on("/shares", Reply(coded, headers={"Content-Encoding": coding}))
-        assert [share.name for share in rest.list_shares()] == ["a"]
+@pytest.mark.parametrize(
+    ("coding", "encode"),
+    [
+        ("deflate", lambda body: (coder := zlib.compressobj(wbits=-15)).compress(body) + coder.flush()),
+        ("gzip", lambda body: gzip.compress(body) + bytes(512)),
+        ("utf-8", lambda body: body),
+    ],
+)
+def test_codings_that_are_read(
+    server: ScriptedServer, rest: SharingRest, coding: str, encode: Callable[[bytes], bytes]
+) -> None:
+    body = json.dumps({"items": [{"name": "a"}]}).encode()
+    server.on("/shares", Reply(encode(body), headers={"Content-Encoding": coding}))
+    assert [share.name for share in rest.list_shares()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -227,15 +232,17 @@ def test_a_server_that_is_silent(rest_of: Rest, server: ScriptedServer, clock: C
         rest.table_version(NAME)
 
 
-def test_what_is_not_transient_is_raised_as_it_is(settings: NetworkSettings, clock: Clock) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("x"), ConfigError("y"), KeyboardInterrupt()], ids=repr)
+def test_what_is_not_transient_is_raised_as_it_is(
+    settings: NetworkSettings, clock: Clock, error: BaseException
+) -> None:
     """T53: other errors are never retried."""
-    for error in (RuntimeError("x"), ConfigError("y"), KeyboardInterrupt()):
 
-        def fail(error: BaseException = error) -> None:
-            raise error
+    def fail() -> None:
+        raise error
 
-        with pytest.raises(type(error)):
-            with_retries(settings, fail)
+    with pytest.raises(type(error)):
+        with_retries(settings, fail)
     assert clock.slept == []
 
 

@@ -152,18 +152,20 @@ def test_what_comes_before_the_final_status_is_skipped(read: Callable[[str], byt
         assert read(url) == DATA
 
 
+def _in_chunks(to: socket.socket, method: str, start: int, end: int) -> None:
+    body = DATA[start:end]
+    to.sendall(head(start, end, "Transfer-Encoding: chunked") + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+
+
+def _with_two_lengths(to: socket.socket, method: str, start: int, end: int) -> None:
+    to.sendall(head(start, end, f"Content-Length: {end - start}") + (DATA[start:end] if method == "GET" else b""))
+
+
+@pytest.mark.parametrize("answer", [_in_chunks, _with_two_lengths])
 @pytest.mark.parametrize("read", [by_url, by_directory])
-def test_a_length_beside_chunks_or_twice(read: Callable[[str], bytes]) -> None:
-    def chunks(to: socket.socket, method: str, start: int, end: int) -> None:
-        body = DATA[start:end]
-        to.sendall(head(start, end, "Transfer-Encoding: chunked") + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
-
-    def twice(to: socket.socket, method: str, start: int, end: int) -> None:
-        to.sendall(head(start, end, f"Content-Length: {end - start}") + (DATA[start:end] if method == "GET" else b""))
-
-    for answer in (chunks, twice):
-        with serving(answer) as url:
-            assert read(url) == DATA
+def test_a_length_beside_chunks_or_twice(read: Callable[[str], bytes], answer: Callable[..., None]) -> None:
+    with serving(answer) as url:
+        assert read(url) == DATA
 
 
 def _slow(to: socket.socket, method: str, start: int, end: int) -> None:

@@ -215,8 +215,9 @@ def test_in_spark(place: Place, spark: Any, tmp_path: Path) -> None:
             break
     expected = sorted_rows(table.scan().to_arrow())
     shared = place.client.table(f"{SHARE}.db.in_spark")
-    for engine in ("native", "python"):
-        assert sorted_rows(shared.scan().to_spark(spark, engine=engine).toArrow()) == expected, engine
+    frames = {engine: shared.scan().to_spark(spark, engine=engine) for engine in ("native", "python")}
+    rows = {engine: sorted_rows(frame.toArrow()) for engine, frame in frames.items()}
+    assert rows == dict.fromkeys(frames, expected)
     loaded = spark.read.format("deltaSharing").load(f"{tmp_path}/p.share#{SHARE}.db.in_spark")
     assert sorted_rows(loaded.toArrow()) == expected
 

@@ -96,11 +96,11 @@ def test_raw_names(cloud: Cloud, name: str) -> None:
     root = parse_location(cloud.location(name))
     token = CloudIssuer(cloud).issue_token(root)
     storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
-    for number, one in enumerate(names):
-        location = parse_location(f"{root}/{one}")
-        assert storage.get(location) == f"content {number}".encode()
-        assert storage.get(location, 3, 7) == b"tent"
-        assert storage.info(location).size == len(f"content {number}")
+    places = [parse_location(f"{root}/{one}") for one in names]
+    contents = [f"content {number}".encode() for number in range(len(names))]
+    assert [storage.get(place) for place in places] == contents
+    assert [storage.get(place, 3, 7) for place in places] == [b"tent"] * len(names)
+    assert [storage.info(place).size for place in places] == [*map(len, contents)]
     assert [entry.name for entry in storage.list_from(root, "")] == sorted(names)
 
 

@@ -150,9 +150,9 @@ def test_partition_values_without_a_zone_are_in_the_sessions(
         "auto": table.to_spark(spark),
         "where": table.scan(where="at = '2026-03-08 12:00:00' OR at IS NULL").to_spark(spark, "python"),
     }
-    for name, frame in frames.items():
-        rows = sorted((row.id, row.at) for row in frame.selectExpr("id", "CAST(at AS STRING) AS at").collect())
-        assert rows == [(1, "2026-03-08 12:00:00"), (2, None)], name
+    as_text = {name: frame.selectExpr("id", "CAST(at AS STRING) AS at") for name, frame in frames.items()}
+    rows = {name: sorted((row.id, row.at) for row in frame.collect()) for name, frame in as_text.items()}
+    assert rows == {name: [(1, "2026-03-08 12:00:00"), (2, None)] for name in frames}
     if spark_mode == "classic":
         texts = frames["registered"].selectExpr("id", "CAST(at AS STRING) AS at").rdd.map(tuple).collect()
         assert sorted(texts) == [(1, "2026-03-08 12:00:00"), (2, None)]

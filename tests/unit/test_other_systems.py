@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,6 @@ def test_what_needs_spark_says_so_where_there_is_none() -> None:
     ended = subprocess.run([sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, check=False)
     lines = ended.stdout.splitlines()
     assert len(lines) == 3, ended.stderr
-    for line, name in zip(lines, ("register", "load_as_spark", "load_table_changes_as_spark"), strict=True):
-        assert line.startswith(f"{name}() needs pyspark, which is not installed: pip install '")
-        assert "[spark]'" in line
+    told = [re.sub(r"pip install '.*\[spark\]'.*", "pip install", line) for line in lines]
+    names = ("register", "load_as_spark", "load_table_changes_as_spark")
+    assert told == [f"{name}() needs pyspark, which is not installed: pip install" for name in names]

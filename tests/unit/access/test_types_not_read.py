@@ -162,15 +162,15 @@ def test_places_are_geoarrow(places: Any, mode: str) -> None:
     rows = places.scan(accessMode=mode).to_arrow()
     assert rows["place"].to_pylist() == rows["earth"].to_pylist() == [POINT, None]
     inner = rows.schema.field("s").type.field("p"), rows["s"].type.field("p")
-    expected = [
-        (rows.schema.field("place"), {"crs": "OGC:CRS84", "crs_type": "authority_code"}),
-        (rows.schema.field("earth"), {"crs": "EPSG:4326", "crs_type": "authority_code", "edges": "karney"}),
-        *((field, {}) for field in inner),
+    fields = [rows.schema.field("place"), rows.schema.field("earth"), *inner]
+    assert [field.type for field in fields] == [pa.binary()] * 4
+    assert [field.metadata[b"ARROW:extension:name"] for field in fields] == [b"geoarrow.wkb"] * 4
+    assert [json.loads(field.metadata[b"ARROW:extension:metadata"]) for field in fields] == [
+        {"crs": "OGC:CRS84", "crs_type": "authority_code"},
+        {"crs": "EPSG:4326", "crs_type": "authority_code", "edges": "karney"},
+        {},
+        {},
     ]
-    for field, told in expected:
-        assert field.type == pa.binary()
-        assert field.metadata[b"ARROW:extension:name"] == b"geoarrow.wkb"
-        assert json.loads(field.metadata[b"ARROW:extension:metadata"]) == told
 
 
 def test_places_in_conditions(places: Any) -> None:

@@ -143,10 +143,9 @@ def test_columns_and_where(
     expected_rows = [{n: r[n] for n in names} for r in built.expected_changes().to_pylist() if keeps(r)]
     if columns and "s.x" in columns:
         expected_rows = [r | {"s": r["s"] and {"x": r["s"]["x"]}} for r in expected_rows]
-    for way in ways(built):
-        feed_rows = shared(server, case, way).changes(0, columns=columns, where=where).to_arrow()
-        assert feed_rows.column_names == names
-        assert texts(feed_rows) == sorted(map(repr, expected_rows)), way
+    feeds = {way: shared(server, case, way).changes(0, columns=columns, where=where).to_arrow() for way in ways(built)}
+    found = {way: (rows.column_names, texts(rows)) for way, rows in feeds.items()}
+    assert found == dict.fromkeys(feeds, (names, sorted(map(repr, expected_rows))))
 
 
 @pytest.mark.parametrize("case", ["vectors", "change files"])

@@ -121,9 +121,10 @@ def test_ranges(
     monkeypatch.setattr(server.settings, "end_after_newest", not strict)
     expected = built["t"].expected_changes()
     expected_texts = texts(expected.filter(pc.is_in(expected["_commit_version"], value_set=pc.cast(versions, "int64"))))
-    for way in ["url-delta"] if strict else WAYS:
-        feed_rows = scan(server, "t", way, feed(**between)).to_arrow()
-        assert (texts(feed_rows), struct_of(feed_rows.schema)) == (expected_texts, struct_of(expected.schema)), way
+    ways = ["url-delta"] if strict else [*WAYS]
+    feeds = {way: scan(server, "t", way, feed(**between)).to_arrow() for way in ways}
+    found = {way: (texts(rows), struct_of(rows.schema)) for way, rows in feeds.items()}
+    assert found == dict.fromkeys(ways, (expected_texts, struct_of(expected.schema)))
 
 
 def versions_asked_for(random: Random) -> dict[str, Any]:
@@ -426,16 +427,17 @@ def test_time_travel(
     """Also from a server whose metadata is always the newest."""
     monkeypatch.setattr(server.settings, "metadata_at_version", not old)
     one = built["mapped" if name == "only_dir" else name]
+    asked = [
+        (v, options) for v in range(one.version + 1) for options in ({"versionAsOf": v}, {"timestampAsOf": moment(v)})
+    ]
+    asked += [(version, {"timestampAsOf": moment(version + 0.999)}) for version in range(one.version)]
+    expected = [(options, texts(one.expected(v)), struct_of(one.expected(v).schema)) for v, options in asked]
     for way in ["dir"] if name == "only_dir" else ways(one):
-        for version in range(one.version + 1):
-            expected = one.expected(version)
-            asked = ({"versionAsOf": version}, {"timestampAsOf": moment(version)})
-            for options in asked if version == one.version else (*asked, {"timestampAsOf": moment(version + 0.999)}):
-                feed_rows = scan(server, name, way, options).to_arrow()
-                assert (texts(feed_rows), struct_of(feed_rows.schema)) == (
-                    texts(expected),
-                    struct_of(expected.schema),
-                ), options
+        tables = [scan(server, name, way, options).to_arrow() for _, options in asked]
+        found = [
+            (options, texts(rows), struct_of(rows.schema)) for (_, options), rows in zip(asked, tables, strict=True)
+        ]
+        assert found == expected, way
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["", "old server"])

@@ -40,6 +40,7 @@ from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.refusals import not_refused
 
 OFFLINE = {"shareCredentialsVersion": 1, "endpoint": "https://sharing.invalid/x", "bearerToken": "t"}
 
@@ -84,8 +85,7 @@ def test_odd_names_are_listed_and_read(built: DeltaTableBuilder, caplog: pytest.
         listed = client.list_all_tables()
         assert sorted(str(client.table(table)) for table in listed) == sorted(names)
         assert "'..' is left out" in caplog.text
-        for name in names:
-            assert client.table(name).scan(limit=3).to_arrow().num_rows == 3
+        assert [client.table(name).scan(limit=3).to_arrow().num_rows for name in names] == [3] * len(names)
         assert [t.name for t in client.list_tables("plain.`a/b`")] == ["c.d"]
 
 
@@ -262,7 +262,7 @@ def test_an_item_of_another_listing_is_no_name(server: SharingServer, call: str,
 @pytest.mark.parametrize("spark", [None, 5, "local[2]", object()], ids=repr)
 def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
     client: Any = table.client
-    uses: list[Callable[[], object]] = [
+    uses = (
         lambda: table.to_spark(spark),
         lambda: client.sql(spark, "SELECT 1"),
         lambda: client.query(spark, lambda load: load("sh.sc.t")),
@@ -271,10 +271,8 @@ def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
         lambda: table.scan().explain(spark or 5),
         lambda: client.explain_sql("SELECT 1", spark or 5),
         lambda: delta_sharing_spark.register(spark),
-    ]
-    for use in uses:
-        with pytest.raises(ConfigError, match="is no Spark session; pass the session as spark"):
-            use()
+    )
+    assert not_refused(ConfigError, "is no Spark session; pass the session as spark", *uses) == []
 
 
 @pytest.mark.parametrize(
@@ -387,9 +385,9 @@ def test_secrets_are_not_shown(server: SharingServer) -> None:
     with pytest.raises(OptionError) as unknown:
         table.scan(unknown="hush-hush")
     assert "hush" not in str(unknown.value)
-    for shown in map(repr, (client, client.profile, table, scan)):
-        assert "hush" not in shown
-        assert server.token not in shown
+    shown = repr((client, client.profile, table, scan))
+    assert "hush" not in shown
+    assert server.token not in shown
     assert "'limit': '3'" in repr(scan)
 
 

@@ -209,16 +209,22 @@ def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monke
             RemoteFile(file) for file in files_of(native, read_by(native, address, "id", "c0"))
         ]  # all footers are there
         server.reset_metrics()
+
         # The third file is fetched while the second is read; its footer is read, and then the fourth file.
-        steps = [(0, True, 1), (1, True, 3), (2, False, 3), (3, True, 4), (4, True, 5)]
-        for number, is_read, files_fetched in steps:
+        def read(number: int, files_fetched: int, *, is_read: bool = True) -> None:
             opened = pq.ParquetFile(remote[number], metadata=footer_of(remote[number]), pre_buffer=False)
             if is_read:
                 assert opened.read(["id", "c0"]).num_rows == 2_000
             deadline, expected = time.monotonic() + HANGS, files_fetched * size_of(opened, "id", "c0")
             while server.bytes_sent("data") < expected and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert server.bytes_sent("data") == expected, f"file {number}"
+            assert server.bytes_sent("data") == expected
+
+        read(0, files_fetched=1)
+        read(1, files_fetched=3)
+        read(2, files_fetched=3, is_read=False)
+        read(3, files_fetched=4)
+        read(4, files_fetched=5)
 
 
 def test_passes_over_files() -> None:

@@ -142,19 +142,23 @@ def test_the_rest_of_a_large_row_group_is_not_released_with_the_part_that_was_re
     held, shown = HeldChunks(budget, pace.Pace()), FileView(storage, Layout(1 << 40, b"", ()))
     chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 16 * MIB, 4 * MIB)]
     goes_on = Event()
+
+    def read(part: list[Chunk]) -> None:
+        buffer = held.fetch((0, 0), shown, part)
+        goes_on.set()
+        assert buffer is not None
+        budget.fetchers.submit(lambda: None).result(HANGS)  # what was to be released has been
+        for chunk in part:
+            assert held.find((0, 0), chunk) is buffer
+            buffer.read(chunk.range.start, chunk.range.length)
+        goes_on.clear()
+        budget.fetchers.submit(goes_on.wait, HANGS)
+        for chunk in part:
+            held.was_read((0, 0), chunk.column)
+
     try:
-        for part in (chunks[:2], chunks[2:]):
-            buffer = held.fetch((0, 0), shown, part)
-            goes_on.set()
-            assert buffer is not None
-            budget.fetchers.submit(lambda: None).result(HANGS)  # what was to be released has been
-            for chunk in part:
-                assert held.find((0, 0), chunk) is buffer
-                buffer.read(chunk.range.start, chunk.range.length)
-            goes_on.clear()
-            budget.fetchers.submit(goes_on.wait, HANGS)
-            for chunk in part:
-                held.was_read((0, 0), chunk.column)
+        read(chunks[:2])
+        read(chunks[2:])
         goes_on.set()
         budget.fetchers.submit(lambda: None).result(HANGS)
         assert held.find((0, 0), chunks[0]) is None, "all of it was read"

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -322,19 +322,20 @@ def test_limit_stops_early() -> None:
 # --- damage ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_parquet_is_one_clear_error() -> None:
-    good = parquet(numbers(100))
-    cases = {
-        "only 5 bytes": b"hello",
-        "does not end in PAR1": b"<html>" + b"x" * 500,
-        "encrypted": good[:-4] + b"PARE",
-        "footer claims": good[:-8] + (1 << 30).to_bytes(4, "little") + b"PAR1",
-        "not a readable Parquet file": good[:-8] + b"\x05\x00\x00\x00PAR1",
-    }
-    for why, data in cases.items():
-        with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t.*{why}") as caught:
-            read_one(data, SCHEMA)
-        assert caught.value.file == "f.parquet"
+@pytest.mark.parametrize(
+    ("why", "damaged"),
+    [
+        ("only 5 bytes", lambda good: b"hello"),
+        ("does not end in PAR1", lambda good: b"<html>" + b"x" * 500),
+        ("encrypted", lambda good: good[:-4] + b"PARE"),
+        ("footer claims", lambda good: good[:-8] + (1 << 30).to_bytes(4, "little") + b"PAR1"),
+        ("not a readable Parquet file", lambda good: good[:-8] + b"\x05\x00\x00\x00PAR1"),
+    ],
+)
+def test_what_is_not_parquet_is_one_clear_error(why: str, damaged: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t.*{why}") as caught:
+        read_one(damaged(parquet(numbers(100))), SCHEMA)
+    assert caught.value.file == "f.parquet"
 
 
 @pytest.mark.parametrize("field", ["file", "group"])

@@ -256,8 +256,8 @@ def test_a_relative_file_is_that_of_the_directory_in_which_it_was_named(
         monkeypatch.chdir(directory)
         profiles[name] = _keyless("http://127.0.0.1:1", {"bearerTokenFile": "token.jwt"})
     monkeypatch.chdir(tmp_path)
-    for name, profile in profiles.items():
-        assert auth.authorization(profile, settings) == f"Bearer token-of-{name}"
+    tokens = {name: auth.authorization(profile, settings) for name, profile in profiles.items()}
+    assert tokens == {"ann": "Bearer token-of-ann", "ben": "Bearer token-of-ben"}
     assert profiles["ann"].recipient != profiles["ben"].recipient
 
 
@@ -541,19 +541,19 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(
     ("said", "connect", "refused"),
     [("", False, False), ("", True, True), ("allow", True, False), ("refuse", False, True), ("Refuse", True, True)],
 )
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS if option.group == IDENTITY])
 def test_a_client_of_spark_connect_asks_for_nothing_of_the_servers(
-    said: str, connect: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+    said: str, connect: bool, refused: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from delta_sharing_spark.spark.session_settings import IDENTITY_OPTIONS, refuse_identity_options
 
     monkeypatch.setenv(IDENTITY_OPTIONS, said)
     monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "a-session" if connect else "default")
-    for name in [option.name for option in OPTIONS if option.group == IDENTITY]:
-        if refused:
-            with pytest.raises(OptionError, match=rf"'{name.lower()}' is refused.*run, read or sign in as the server"):
-                refuse_identity_options({"path": "a.b.c", name.lower(): "x"})
-        else:
-            refuse_identity_options({"path": "a.b.c", name: "x"})
+    if refused:
+        with pytest.raises(OptionError, match=rf"'{name.lower()}' is refused.*run, read or sign in as the server"):
+            refuse_identity_options({"path": "a.b.c", name.lower(): "x"})
+    else:
+        refuse_identity_options({"path": "a.b.c", name: "x"})
     refuse_identity_options({"path": "a.b.c", "endpoint": "https://x", "bearerToken": "t"})
 
 

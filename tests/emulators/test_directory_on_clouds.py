@@ -23,7 +23,7 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from emulators.clouds import Cloud, put_table
 from support.refusals import not_refused
-from unit.access.shared_tables import NAME, head_of, opened, rows, split_of
+from unit.access.shared_tables import NAME, head_of, opened, rows, whole_split
 
 pytestmark = pytest.mark.emulators
 
@@ -153,8 +153,7 @@ def test_a_job_outlives_its_credential(
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = whole_split(directory)
     asked = len(issuer.asked)
     pass_time(_HOUR)
     assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
@@ -165,8 +164,7 @@ def test_a_credential_that_ends_before_it_was_announced_to(cloud: Cloud, table: 
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = whole_split(directory)
     cloud.expire_all()
     assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
 
@@ -228,8 +226,7 @@ def test_without_a_way_to_renew_expiry_is_an_error(
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carryProfile="false")
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = whole_split(directory)
     pass_time(_HOUR)
     with pytest.raises(CredentialError, match="carryProfile=false"):
         list(read_split(split))
@@ -260,8 +257,7 @@ def test_a_vacuumed_file(cloud: Cloud, tmp_path: Path, name: str, listing: bool)
     location = put_table(cloud, built.path, name)
     issuer = CloudIssuer(cloud, listing=listing)
     directory = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = whole_split(directory)
     # S3 answers a credential that may not list 403 for what is not there; no other file tells it from a scope.
     is_ambiguous = location.startswith("s3") and not listing
     with pytest.raises(CredentialError if is_ambiguous else FileGoneError, match="reload"):

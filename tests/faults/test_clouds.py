@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support import HANGS
 from support.buckets import BucketServer
+from support.certificates import context_of
 from support.cloud_secrets import aws_session, azure_sas, gcp_bearer
 from support.refusals import not_refused
 
@@ -362,8 +362,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_certificate_that_is_not_trusted(cloud: str, certificate: Path, waits: Waits) -> None:
     """An error at once, which names caBundle."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context = context_of(certificate)
     with listening(lambda accepted: context.wrap_socket(accepted, server_side=True).close()) as (port, connections):
         actions = asked_of(storage_at(cloud, f"https://127.0.0.1:{port}", waits))
         assert not_refused(NetworkError, r"certificate verify failed.*option caBundle", *actions) == []

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql.datasource import DataSourceReader
 
@@ -136,12 +135,6 @@ def test_limit_is_exact_and_repeats(tmp_path: Path, share: Any, load: Any, limit
     assert first == again
 
 
-def test_limit_counts_live_rows_only(tmp_path: Path, share: Any, load: Any) -> None:
-    table = numbers(tmp_path / "deleted", properties={"delta.enableDeletionVectors": "true"})
-    table.delete(lambda t: pc.less(t["b"], 15), deletion_vectors=True)
-    assert load(share(table), limit=20).count() == 20
-
-
 @pytest.mark.parametrize("mode", ["url", "dir"])
 def test_where_equals_a_filter(tmp_path: Path, share: Any, load: Any, mode: str) -> None:
     table = numbers(tmp_path / f"where_{mode}")
@@ -193,25 +186,6 @@ def test_pushed_filters_skip_files(tmp_path: Path, share: Any, load: Any, spark:
         assert server.count("data") == 1
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-def test_partition_values_of_every_kind(tmp_path: Path, share: Any, load: Any) -> None:
-    schema = Struct(
-        (Field("id", LONG), Field("p", TEXT), Field("d", Primitive("date")), Field("t", Primitive("timestamp")))
-    )
-    table = DeltaTableBuilder(tmp_path / "partitions", schema, partition_by=["p", "d", "t"])
-    when = datetime.datetime(2024, 1, 2, 3, 4, 5, 678900, tzinfo=datetime.timezone.utc)
-    texts = ["plain", None, "", "ü/%20 =", "a%2Fb", "東京"]
-    table.append([{"id": i, "p": p, "d": datetime.date(2024, 5, i + 1), "t": when} for i, p in enumerate(texts)])
-    frame = load(share(table))
-    assert [r.p for r in frame.orderBy("id").collect()] == ["plain", None, None, "ü/%20 =", "a%2Fb", "東京"]
-    assert frame.where("t = timestamp'2024-01-02 03:04:05.6789Z' AND d = date'2024-05-04'").count() == 1
-
-
-def test_columns_that_older_files_lack_are_null(tmp_path: Path, share: Any, load: Any) -> None:
-    table = DeltaTableBuilder(tmp_path / "grown", pa.schema([("id", pa.int64())])).append(pa.table({"id": [1]}))
-    table.add_column(Field("Extra", TEXT)).append([{"id": 2, "Extra": "x"}])
-    assert values(load(share(table)).select("EXTRA", "id")) == [("x", 2), (None, 1)]
 
 
 def test_an_empty_table_has_columns_and_no_rows(tmp_path: Path, share: Any, load: Any) -> None:

@@ -259,6 +259,8 @@ def test_a_profile_without_a_catalog_is_told_so(catalog: SqlCatalog, server: Sha
         SharingClient(profile).table("s.db.t").scan(accessMode="iceberg").to_arrow()
     with pytest.raises(UnsupportedFeatureError, match="does not have the address of the provider's Iceberg catalog"):
         SharingClient(profile).table("s.db.t").to_arrow()
+    with pytest.raises(UnsupportedFeatureError, match="does not have the address of the provider's Iceberg catalog"):
+        _ = SharingClient(profile).table("s.db.t").schema
     with pytest.raises(UnsupportedFeatureError, match="set accessMode to auto or iceberg"):
         client_of(server).table("s.db.t").scan(accessMode="url").to_arrow()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_sharing_spark import SharingClient, functions
+from delta_sharing_spark import functions
 from delta_sharing_spark.cli.main import main
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.table import SharedTable
@@ -81,9 +81,3 @@ def test_the_command_line(lake: SharedIceberg, tmp_path: Path, capsys: pytest.Ca
     assert {command: (code, words[command] in out) for command, (code, out) in shown.items()} == dict.fromkeys(
         words, (0, True)
     )
-
-
-def test_a_profile_without_a_catalog(lake: SharedIceberg) -> None:
-    profile = {key: value for key, value in lake.profile().items() if key != "icebergEndpoint"}
-    with pytest.raises(UnsupportedFeatureError, match="does not have the address of the provider's Iceberg catalog"):
-        _ = SharingClient(profile).table("s.db.t").schema

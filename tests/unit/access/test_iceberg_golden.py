@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.errors import CredentialError, UnsupportedFeatureError, VersionError
+from delta_sharing_spark.errors import CredentialError, VersionError
 from support.iceberg_lake import STORED, IcebergLake
 
 if TYPE_CHECKING:
@@ -104,11 +104,6 @@ def test_a_snapshot_that_is_not_there_is_named(client: SharingClient) -> None:
         client.table("s.db.history").scan(ref="none").to_arrow()
     with pytest.raises(VersionError, match="no snapshot at or before"):
         client.table("s.db.history").scan(timestampAsOf="2001-01-01T00:00:00Z").to_arrow()
-
-
-def test_change_feeds_are_refused_by_name(client: SharingClient) -> None:
-    with pytest.raises(UnsupportedFeatureError, match="readChangeFeed of an Iceberg table is not read"):
-        client.table("s.db.history").changes(0).to_arrow()
 
 
 def test_a_file_outside_of_what_is_vended_is_not_opened(lake: IcebergLake) -> None:

@@ -92,8 +92,6 @@ def test_feeds(server: SharingServer, share: Callable[[str], DeltaTableBuilder],
     asked = [(way, 0, None) for way in ways(built)]
     asked += [(ways(built)[place % len(ways(built))], start, end) for place, (start, end) in parts]
     assert [reading for reading in asked if differs(*reading)] == []
-    snapshots = {way: texts(shared(server, case, way).scan().to_arrow()) for way in ways(built)}
-    assert snapshots == dict.fromkeys(ways(built), texts(built.expected()))
 
 
 def test_the_cases_cover_every_kind_of_change(share: Callable[[str], DeltaTableBuilder]) -> None:

@@ -9,7 +9,6 @@ import json
 import logging
 import random
 import socket
-import ssl
 import threading
 import weakref
 import zlib
@@ -48,6 +47,7 @@ from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
 from support.drawing import cases
+from support.one_url import OneUrl
 from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
@@ -477,21 +477,17 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, 
             rest.table_version(NAME)
         assert (clock.slept == []) == (how == "answers"), "its refusal is final"
         assert "s3cret" not in str(refused.value)
-        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5, proxy=settings.proxy), name="f", size=1)
+        source = url_reader(
+            OneUrl("https://data.invalid/f?sig=x"),
+            StorageSettings(retry_seconds=0.5, proxy=settings.proxy),
+            name="f",
+            size=1,
+        )
         with pytest.raises(
             NetworkError, match=rf"the proxy on the way to data\.invalid (did not|refused to) connect.*{reason}"
         ):
             source.read(0, 1)
         refusing.shutdown()
-
-
-class _Fixed:
-    """The lease of one URL."""
-
-    def current(self) -> str:
-        return "https://data.invalid/f?sig=x"
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None: ...
 
 
 def test_what_a_retried_call_holds_is_let_go_of_when_it_ends(settings: NetworkSettings) -> None:
@@ -511,27 +507,6 @@ def test_what_a_retried_call_holds_is_let_go_of_when_it_ends(settings: NetworkSe
 
 
 # Certificates
-
-
-@pytest.fixture
-def secure(certificate: Path) -> Iterator[ScriptedServer]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    with ScriptedServer(context) as running:
-        running.on("", OK)
-        yield running
-
-
-def test_tls_is_verified_on_loopback_too(secure: ScriptedServer, rest_of: Rest, clock: Clock) -> None:
-    """peers.md 4.3: the reference Python client does not verify ``localhost``."""
-    with pytest.raises(
-        NetworkError,
-        match=r"TLS with 127.0.0.1 failed \(certificate verify failed: self.signed certificate\); set the option caBundle",
-    ) as caught:
-        rest_of(secure).table_version(NAME, "s3cret-query")
-    assert clock.slept == []
-    assert secure.asked == []
-    assert "s3cret" not in str(caught.value)
 
 
 def test_tls_with_a_server_that_speaks_http_is_told(server: ScriptedServer, rest_of: Rest, clock: Clock) -> None:

@@ -6,7 +6,6 @@ import http.client
 import io
 import random
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ from delta_sharing_spark.network.connections import BreakableAdapter
 from delta_sharing_spark.network.http import NetworkSettings, data_session
 from delta_sharing_spark.network.pooled_connections import PooledAnswer, send
 from delta_sharing_spark.network.urls import parse_url
-from support.certificates import certificate_of
+from support.certificates import certificate_of, context_of
 from unit.storage.misbehaving_server import Handler, Server
 
 DATA = random.Random(7).randbytes(300_000)
@@ -237,8 +236,7 @@ def test_a_proxy_of_http_is_named_the_whole_url(server: Server) -> None:
 
 def test_a_tunnel_is_made_once_and_shows_the_proxy_no_url(tmp_path: Path) -> None:
     certificate = certificate_of(tmp_path, "data.invalid")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context = context_of(certificate)
     behind = Server(DATA, context)
     with Proxy(behind) as proxy:
         session = data_session(replace(proxy.settings, ca_bundle=str(certificate)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import pickle
 import random
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from delta_sharing_spark.storage.clouds.registry import all_clouds
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
 from support import HANGS
+from support.certificates import context_of
 from support.refusals import not_refused
 from unit.storage.misbehaving_server import Fault, Handler, Server, good
 
@@ -427,10 +427,7 @@ def test_closing_breaks_off_a_read_under_way(certificate: Path, silent: str, tls
             handler.part(start, end, DATA[start : start + 10], length=end - start)
         hold.wait(HANGS)
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
-    if context is not None:
-        context.load_cert_chain(certificate)
-    server = Server(DATA, context)
+    server = Server(DATA, context_of(certificate) if tls else None)
     server.always = slow
     settings = StorageSettings(local_server=True, ca_bundle=str(certificate) if tls else None)
     one = url_reader(Lease(server.url), settings, name="part-1", size=len(DATA))

@@ -21,6 +21,7 @@ from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.cloud_secrets import aws_session
+from support.one_url import OneUrl
 
 DATA = b"".join(b'{"add":{"path":"%06d"}}\n' % number for number in range(1000))
 #: Sends the answer to a method that asks for the bytes from a place to another; the connection is closed after it.
@@ -48,24 +49,13 @@ def serving(answer: Answer) -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-class _Lease:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def current(self) -> str:
-        return self._url
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
-        raise AssertionError
-
-
 def pause(_: float) -> None:
     time.sleep(0.01)
 
 
 def by_url(url: str, start: int = 0, length: int = len(DATA), **settings: Any) -> bytes:
     policy = StorageSettings(local_server=True, sleep=pause, **{"retry_seconds": 2.0, **settings})
-    lease = _Lease(f"{url}/f?sig=SECRET")
+    lease = OneUrl(f"{url}/f?sig=SECRET")
     return bytes(url_reader(lease, policy, name="f", size=len(DATA)).read(start, length))
 
 

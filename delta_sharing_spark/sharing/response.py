@@ -16,9 +16,9 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.network.bodies import header_count
+from delta_sharing_spark.network.connections import FIRST, say_waiting
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
-from delta_sharing_spark.network.waits import FIRST, say_waiting
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.typed_json import decode_json
 from delta_sharing_spark.sharing.address import TableName

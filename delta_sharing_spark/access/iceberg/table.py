@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -46,6 +46,7 @@ from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.skip_reason import SkipReason
+from delta_sharing_spark.scan.delete_files import PATH_ID
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
@@ -139,7 +140,7 @@ class IcebergTable(OpenTable):
         now = replace(scan.shape, id=metadata.id)
         check_same(scan.shape, now, self._table)
         if scan.version is None:
-            return FileListing(FileBatches(()), self._renewed(()), None, 0)
+            return FileListing(FileBatches(()), self._renewed(()))
         snapshot = metadata.snapshot(scan.version)
         conditions = EntryPruner(scan, metadata.specs)
         manifests, listed = [], 0
@@ -150,14 +151,14 @@ class IcebergTable(OpenTable):
                 listed += one.files
                 pruner.count(SkipReason.PARTITION_VALUES, one.files)
         index = DeleteIndex(
-            (entry for one in self._read([m for m in manifests if m.content != DATA]) for entry in one),
+            (entry for one in self._read([m for m in manifests if m.content != DATA], (PATH_ID,)) for entry in one),
             self._key_column,
             self._spec,
             table_namespace(self._negotiated.profile, self._negotiated.table, metadata.id),
         )
         places = VendedPlaces(self._driver.tokens, self._table)
         batches, rows, needed = [], 0, scan.row_limit.any_rows
-        for entries in self._read([m for m in manifests if m.content == DATA]):
+        for entries in self._read([m for m in manifests if m.content == DATA], conditions.fields):
             batch, before = ManifestFiles(), listed
             for entry in entries:
                 listed += 1
@@ -170,7 +171,7 @@ class IcebergTable(OpenTable):
                 break
         conditions.count_into(pruner)
         files = FileBatches(batches)
-        return FileListing(files, self._renewed(files), scan.version, listed)
+        return FileListing(files, self._renewed(files), version=scan.version, listed=listed)
 
     def _append(self, entry: Entry, index: DeleteIndex, places: VendedPlaces, batch: ManifestFiles) -> None:
         require_parquet(entry)
@@ -226,13 +227,13 @@ class IcebergTable(OpenTable):
             return [Manifest(path, None, only, DATA, 0) for path in snapshot.manifests]
         return read_manifest_list(self._fetch(snapshot.manifest_list, None), snapshot.manifest_list)
 
-    def _read(self, manifests: Sequence[Manifest]) -> Iterator[Iterator[Entry]]:
-        """The live files of each manifest, some of which are fetched at once."""
+    def _read(self, manifests: Sequence[Manifest], fields: Collection[int]) -> Iterator[Iterator[Entry]]:
+        """The live files of each manifest, some of which are fetched at once, with the bounds of some fields."""
         for start in range(0, len(manifests), _AT_ONCE):
             some = manifests[start : start + _AT_ONCE]
             fetched = in_parallel([partial(self._fetch, one.path, one.length) for one in some])
             for manifest, data in zip(some, fetched, strict=True):
-                yield read_manifest(data, manifest)
+                yield read_manifest(data, manifest, fields)
 
     def _fetch(self, path: str, size: int | None) -> memoryview:
         location = parse_location(path)

@@ -118,7 +118,7 @@ class TableLogs:
 
     def times(self, table: SharedTable) -> CommitTimes:
         """When the table's versions were committed."""
-        head = self.head(table)
+        head = self.head(table)  # of whatever features
         return CommitTimes(LocalLogStore(table.path), head.version, head.metadata, str(table))
 
     def time(self, table: SharedTable, snapshot: LoggedSnapshot) -> int:

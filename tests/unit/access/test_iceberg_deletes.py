@@ -65,10 +65,7 @@ def test_deletes_of_another_spec(content: int, spec: int, is_held: bool) -> None
 
 
 def bounds(low: str, high: str) -> dict[str, Any]:
-    return {
-        name: [{"key": 2147483546, "value": text.encode()}]
-        for name, text in (("lower_bounds", low), ("upper_bounds", high))
-    }
+    return {name: {2147483546: text.encode()} for name, text in (("lower_bounds", low), ("upper_bounds", high))}
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_an_expired_token_is_renewed_on_the_executor_once_for_many_tasks(
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    tasks = list(directory.tasks(snapshot))
+    tasks = list(directory.checked(snapshot.tasks()))
     splits = [split_of(directory, snapshot, [task]) for task in tasks]
     server.accepted -= set(issuer.keys)  # announced as valid for an hour, and late already
     asked_before, got = len(issuer.asked), []
@@ -365,7 +365,7 @@ def test_a_credential_for_each_location(
     assert _ids(rows(directory)) == EXPECTED
     assert sorted(map(str, issuer.asked)) == ["s3://bucket/table", "s3://other/aux"]
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    tasks = list(directory.tasks(snapshot))
+    tasks = list(directory.checked(snapshot.tasks()))
     here = [task for task in tasks if task.location.startswith(LOCATION) and task.deletion_vector is None]
     carried = split_of(directory, snapshot, here).access.tokens
     assert [str(token.location) for token in carried] == [LOCATION], "a split carries what its files need"
@@ -374,7 +374,7 @@ def test_a_credential_for_each_location(
 def test_a_file_outside_every_location(spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
     directory = opened(head_of(spread, LOCATION), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match=r"s3://other/aux/.* lies outside"):
-        list(directory.tasks(directory.read_snapshot(lambda snapshot: snapshot)))
+        list(directory.checked(directory.read_snapshot(lambda snapshot: snapshot).tasks()))
 
 
 def test_a_refused_auxiliary_location_shows_on_the_driver(
@@ -383,7 +383,7 @@ def test_a_refused_auxiliary_location_shows_on_the_driver(
     server.refused_prefixes = ("other/",)
     directory = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux",)), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match=r"scope of the credential .* all objects under s3://other/aux"):
-        list(directory.tasks(directory.read_snapshot(lambda snapshot: snapshot)))
+        list(directory.checked(directory.read_snapshot(lambda snapshot: snapshot).tasks()))
 
 
 def test_a_refused_root_is_a_credential_error(
@@ -467,7 +467,7 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
         return (
             table
             if isinstance(table, str)
-            else str(len(list(table.tasks(table.read_snapshot(lambda snapshot: snapshot)))))
+            else str(len(list(table.checked(table.read_snapshot(lambda snapshot: snapshot).tasks()))))
         )
 
     start = time.monotonic()

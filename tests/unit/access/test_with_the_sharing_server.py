@@ -106,7 +106,7 @@ _PLAN = """
 import json, sys
 from delta_sharing_spark.access.open import resolve
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 found = plan(resolve(parse_options(json.loads(sys.argv[1]))))
 print(found.report.mode, sum(len(split.slices) for split in found.splits), *{"pandas"} & set(sys.modules))
 """

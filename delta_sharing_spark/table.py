@@ -44,9 +44,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.network.process_end import awaited
-from delta_sharing_spark.options import parse_options, redacted_options
-from delta_sharing_spark.options.arguments import ARGUMENTS, naming
-from delta_sharing_spark.options.declared import check_arguments
+from delta_sharing_spark.options.declared import ARGUMENTS, check_arguments, naming, parse_options, redacted_options
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.scan.plan import FileAccess, ReadSpec, Split
 from delta_sharing_spark.schema.instants import EPOCH

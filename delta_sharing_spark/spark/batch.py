@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.options import ReadOptions
+    from delta_sharing_spark.options.declared import ReadOptions
     from delta_sharing_spark.predicates.times import Zone
     from delta_sharing_spark.predicates.tree import Expression, Literal
     from delta_sharing_spark.scan.plan import Split
@@ -180,7 +180,7 @@ def make_reader(
     Raises:
         OptionError: An unknown option or value, or options of a stream.
     """
-    from delta_sharing_spark.options import check_batch, parse_options
+    from delta_sharing_spark.options.declared import check_batch, parse_options
 
     if scan is None:
         parsed = parse_options(options, loaded_at=loaded_at)

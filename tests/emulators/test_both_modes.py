@@ -17,7 +17,7 @@ from delta_sharing_spark.access.open import resolve
 from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, LogError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder

@@ -154,7 +154,7 @@ def test_a_job_outlives_its_credential(
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
     asked = len(issuer.asked)
     pass_time(_HOUR)
     assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
@@ -166,7 +166,7 @@ def test_a_credential_that_ends_before_it_was_announced_to(cloud: Cloud, table: 
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
     cloud.expire_all()
     assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
 
@@ -229,7 +229,7 @@ def test_without_a_way_to_renew_expiry_is_an_error(
     issuer = CloudIssuer(cloud)
     directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carryProfile="false")
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
     pass_time(_HOUR)
     with pytest.raises(CredentialError, match="carryProfile=false"):
         list(read_split(split))
@@ -261,7 +261,7 @@ def test_a_vacuumed_file(cloud: Cloud, tmp_path: Path, name: str) -> None:
         issuer = CloudIssuer(cloud, listing=listing)
         directory = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
         snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-        split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+        split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
         # S3 answers a credential that may not list 403 for what is not there; no other file tells it from a scope.
         is_ambiguous = location.startswith("s3") and not listing
         with pytest.raises(CredentialError if is_ambiguous else FileGoneError, match="reload"):

@@ -17,7 +17,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.testing.tables.vectors import encode, frame
+from delta_sharing_spark.testing.tables.rewrites import encode, frame
 
 FILE_PATH, POSITION = 2147483546, 2147483545
 _ID = b"PARQUET:field_id"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from delta_sharing_spark._version import page_address
-from delta_sharing_spark.options import OPTIONS
+from delta_sharing_spark.options.declared import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = re.findall(r'(?m)^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))[0]

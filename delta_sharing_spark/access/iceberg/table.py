@@ -140,7 +140,7 @@ class IcebergTable(OpenTable):
         now = replace(scan.shape, id=metadata.id)
         check_same(scan.shape, now, self._table)
         if scan.version is None:
-            return FileListing(FileBatches(()), self._renewed(()), None, 0)
+            return FileListing(FileBatches(()), self._renewed(()))
         snapshot = metadata.snapshot(scan.version)
         conditions = EntryPruner(scan, metadata.specs)
         manifests, listed = [], 0
@@ -171,7 +171,7 @@ class IcebergTable(OpenTable):
                 break
         conditions.count_into(pruner)
         files = FileBatches(batches)
-        return FileListing(files, self._renewed(files), scan.version, listed)
+        return FileListing(files, self._renewed(files), version=scan.version, listed=listed)
 
     def _append(self, entry: Entry, index: DeleteIndex, places: VendedPlaces, batch: ManifestFiles) -> None:
         require_parquet(entry)

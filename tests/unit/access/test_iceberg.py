@@ -270,7 +270,7 @@ def test_a_ref_is_for_iceberg_alone(server: SharingServer, tmp_path: Path) -> No
     server.add_table("s.db.t", tmp_path / "delta")
     with pytest.raises(OptionError, match="'ref' names a branch or tag of an Iceberg table"):
         client_of(server).table("s.db.t").scan(ref="main").to_arrow()
-    with pytest.raises(OptionError, match="'ref' is not asked of a gateway"):
+    with pytest.raises(OptionError, match="'ref' does not go with 'gateway'"):
         SharingClient.over("grpc://127.0.0.1:1", token="t").table("s.db.t").scan(ref="main").to_arrow()
     with pytest.raises(OptionError, match="does not go with 'versionAsOf'"):
         client_of(server).table("s.db.t").scan(ref="main", versionAsOf=1).to_arrow()

@@ -20,7 +20,7 @@ import pytest
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.pace import LEAST
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer

@@ -79,7 +79,7 @@ def _open(server: SharingServer, settings: StorageSettings | None = None, **opti
 
 def _read(directory: DirectoryTable) -> list[int]:
     snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
     return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
 
 
@@ -98,7 +98,7 @@ def test_s3_and_its_renewal_by_the_sharing_server(
     with caplog.at_level(logging.DEBUG, logger="delta_sharing_spark"):
         directory = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
         snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-        split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.tasks(snapshot)))))
+        split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))))
         assert objects.accepted is not None
         objects.accepted.clear()
         rows = [row["id"] for batch in read_split(split) for row in batch.to_pylist()]
@@ -165,7 +165,7 @@ _PLAN = """
 import json, sys
 from delta_sharing_spark.access.open import resolve
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 found = plan(resolve(parse_options(json.loads(sys.argv[1]))))
 print(found.report.mode, sum(len(split.slices) for split in found.splits), *{"pandas"} & set(sys.modules))
 """

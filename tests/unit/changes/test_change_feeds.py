@@ -19,7 +19,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, ResponseError, SchemaError, UnsupportedFeatureError
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import Field, Primitive, Struct

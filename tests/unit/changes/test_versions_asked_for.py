@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from delta_sharing_spark.access.open import TableOpener, negotiated_table
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, OptionError, VersionError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.options.values import option_text
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer

@@ -11,7 +11,7 @@ from hypothesis import given
 from delta_sharing_spark.deltalog import replay
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
-from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
+from delta_sharing_spark.deltalog.replay import load_head
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 from support.drawing import cases, drawn, one_of
@@ -20,6 +20,7 @@ from unit.deltalog.logbuilder import (
     TimedStore,
     add,
     lines,
+    load_snapshot,
     log,
     metadata,
     parquet,

@@ -39,7 +39,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.metrics import add_hook, remove_hook
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.spark.session_settings import session_options
 from delta_sharing_spark.table import SharedTable

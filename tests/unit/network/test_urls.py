@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import NetworkSettings, data_session, rest_session
 from delta_sharing_spark.network.pooled_connections import send
-from delta_sharing_spark.network.urls import UrlError, host_name, parse_url, redirect_target, url_or_none
+from delta_sharing_spark.network.urls import (
+    UrlError,
+    host_name,
+    is_local_address,
+    is_loopback,
+    parse_url,
+    redirect_target,
+    url_or_none,
+)
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
 

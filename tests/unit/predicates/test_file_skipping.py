@@ -23,6 +23,7 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.statistic_keys import has_bounds, lower, upper
 from delta_sharing_spark.predicates.three_valued import TRUE, bounds_of_statistics, compile_possible_values
 from delta_sharing_spark.predicates.tree import columns
+from delta_sharing_spark.schema.arrow_bridge import strings
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import cases
@@ -483,8 +484,9 @@ def test_bounds_of_text_are_cut_in_arrays_where_they_are_cut_one_by_one(
     """Writers cut texts by UTF-16's units: one of 16 characters may have been cut."""
     values = [*texts, *("\U0001f600" * length for length in lengths)]
     for is_upper, one_by_one in ((False, lower), (True, lambda value, kind: upper(value, kind)[1])):
-        keys = keys_of(values, STRING, is_upper=is_upper)
-        assert [keys.at(place) for place in range(len(values))] == [one_by_one(value, STRING) for value in values]
+        for each in (values, strings(values), strings([None, *values])[1:]):
+            keys = keys_of(each, STRING, is_upper=is_upper)
+            assert [keys.at(place) for place in range(len(values))] == [one_by_one(value, STRING) for value in values]
 
 
 @pytest.mark.parametrize(

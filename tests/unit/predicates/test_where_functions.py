@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.hints import json_hints
 from delta_sharing_spark.predicates.skip_reason import SkipReason

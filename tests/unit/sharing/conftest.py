@@ -9,7 +9,7 @@ import pytest
 
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import transport
-from delta_sharing_spark.sharing.private_key import KeyConsent
+from delta_sharing_spark.sharing.identity import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from unit.sharing.scripted_server import TOKEN, Clock, ScriptedServer

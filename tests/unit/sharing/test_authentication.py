@@ -29,7 +29,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
-from delta_sharing_spark.sharing.private_key import KeyConsent
+from delta_sharing_spark.sharing.identity import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
 from unit.sharing.scripted_server import NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 

@@ -16,7 +16,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import NetworkError, OptionError, RequestRefusedError
 from delta_sharing_spark.network.client_certificate import PASSWORD_VARIABLE, ClientCertificate
 from delta_sharing_spark.network.http import NetworkSettings, data_session
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.sharing.auth import carried_settings
 from delta_sharing_spark.spark.session_settings import refuse_identity_options
 from delta_sharing_spark.testing.server import SharingServer

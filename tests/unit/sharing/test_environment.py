@@ -15,8 +15,7 @@ import requests
 
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError
 from delta_sharing_spark.network import http
-from delta_sharing_spark.network.http import NetworkSettings, data_session
-from delta_sharing_spark.network.proxies import proxies_for
+from delta_sharing_spark.network.http import NetworkSettings, data_session, proxies_for
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings

@@ -31,10 +31,9 @@ from delta_sharing_spark.errors import (
     printable_json,
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
 from delta_sharing_spark.network.http import NetworkSettings, data_session, parse_count
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.urls import parse_url
+from delta_sharing_spark.network.urls import is_local_address, is_loopback, parse_url, redirect_refusal
 from delta_sharing_spark.redaction import redact, without_secrets
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile

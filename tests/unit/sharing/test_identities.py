@@ -35,7 +35,7 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
 )
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
+from delta_sharing_spark.options.declared import IDENTITY, OPTIONS, parse_options
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.sharing.identity import (

@@ -16,8 +16,8 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.asking import profile_and_table
 from delta_sharing_spark.errors import ConfigError, OptionError, ProfileError
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.sharing.private_key import KeyConsent
+from delta_sharing_spark.options.declared import parse_options
+from delta_sharing_spark.sharing.identity import KeyConsent
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.spark.session_settings import refuse_identity_options

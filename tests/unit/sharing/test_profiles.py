@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import ProfileError
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.private_key import KeyConsent
+from delta_sharing_spark.sharing.identity import KeyConsent
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
 from unit.sharing.scripted_server import Reply, ScriptedServer
 

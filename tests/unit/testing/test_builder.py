@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.deltalog.commit_feed import load_commits
-from delta_sharing_spark.deltalog.replay import load_snapshot
+from delta_sharing_spark.deltalog.replay import read_snapshot
 from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
@@ -103,7 +103,7 @@ def test_kernel_reads_what_the_builder_expects(tmp_path: Path, case: str, partit
     builder.append(ROWS, files=2)
     build(builder)
     assert by_kernel(builder.path) == rows_of(builder.expected())
-    snapshot = load_snapshot(LocalLogStore(builder.path))
+    snapshot = read_snapshot(LocalLogStore(builder.path), lambda snapshot: snapshot)
     assert (snapshot.version, snapshot.schema) == (builder.version, builder.schema)
     tasks = list(snapshot.tasks())
     if case != "no statistics":
@@ -164,7 +164,7 @@ def test_commit_times_follow_the_clock(tmp_path: Path) -> None:
     times = iter([1_700_000_000_000 + 1000 * n for n in range(10)])
     builder = DeltaTableBuilder(tmp_path, ROWS.schema, clock=lambda: next(times)).append(ROWS).append(ROWS)
     store = LocalLogStore(tmp_path)
-    assert [load_snapshot(store, version=v).timestamp_ms for v in range(3)] == [
+    assert [read_snapshot(store, lambda snapshot: snapshot, version=v).timestamp_ms for v in range(3)] == [
         1_700_000_001_000,
         1_700_000_002_000,
         1_700_000_003_000,

@@ -128,6 +128,11 @@ def test_a_column_of_such_a_type_is_refused_and_the_others_are_read(
     assert columns == ["column 's.at'", "column 's.at'", "column 'l.element'"]
     assert shared.select("id", "s.a").to_arrow().to_pylist() == [{"id": 1, "s": {"a": 2}}, {"id": 3, "s": None}]
     assert shared.scan(columns=["id"], where="s.a = 2").to_arrow()["id"].to_pylist() == [1]
+    # A count needs no column of theirs.
+    assert (shared.count(), shared.scan(where="id = 3").count(), shared.limit(1).count()) == (2, 1, 1)
+    for load in (shared.scan(where="at IS NULL"), shared.select("at"), shared.select("id", "at")):
+        with pytest.raises(UnreadableColumnError, match="column 'at' of "):
+            load.count()
 
 
 def test_a_feature_that_nobody_knows_refuses_the_table(server: SharingServer, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError
+from delta_sharing_spark.predicates.tree import Column, Compare, Literal
 from delta_sharing_spark.scan import fetching, pace, row_group_reader, split_reader
 from delta_sharing_spark.scan.fetching import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.pace import Pace
@@ -317,6 +319,46 @@ def test_limit_stops_early() -> None:
     assert ids(read(spec_of(SCHEMA, limit=5, fetch_ahead=1 << 20), access)) == [0, 1, 2, 3, 4]
     assert len(access.reads) < 20
     assert read(spec_of(SCHEMA, limit=0), LocalAccess(data)).num_rows == 0
+
+
+@pytest.mark.parametrize("rows", [200, 100_000])  # small files, and such whose row groups are fetched one by one
+def test_of_a_reader_that_may_have_enough_one_row_group_is_fetched_first(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(split_reader.time, "sleep", waits.append)
+    monkeypatch.setattr(split_reader, "_MOMENTS", (5.0, 5.0))
+    one = parquet(numbers(rows, width=60), row_group_size=rows // 4)
+    first_group = spans(one, 1, [0])[0].end
+    access = LocalAccess({f"f{n:03}": one for n in range(30)})
+    tasks = tuple(FileSlice(FileTask(name, name, len(one))) for name in access.files)
+    split = Split(0, spec_of(SCHEMA, fetch_ahead=64 << 20), tasks, access)
+    batches = read_split(split, is_tentative=True)
+    assert next(batches).num_rows
+    assert list(access.reads) == ["f000"]
+    is_whole = access.reads["f000"][0] == (0, len(one))
+    assert is_whole == (rows == 200)
+    assert is_whole or sum(end - start for start, end in access.reads["f000"]) < 2 * first_group
+    batches.close()
+    assert not waits
+    others = read_split(split, is_tentative=True)
+    found = pa.Table.from_batches(list(others))
+    assert found.equals(pa.Table.from_batches(list(read_split(split))))
+    assert len(waits) == 1  # once for all files
+    assert 0 < waits[0] <= 5.0
+
+
+def test_a_reader_that_may_have_enough_goes_on_where_the_first_files_have_no_rows_for_it() -> None:
+    access = LocalAccess({f"f{n}": parquet(pa.table({"i": range(100 * n, 100 * n + 100)})) for n in range(9)})
+    spec = spec_of(NARROW)
+    where = Compare("=", Column(("i",), LONG), Literal(850, LONG))
+    split = Split(
+        0,
+        replace(spec, predicate=where, prune=where),
+        tuple(FileSlice(FileTask(name, name, len(data))) for name, data in access.files.items()),
+        access,
+    )
+    assert ids(pa.Table.from_batches(list(read_split(split, is_tentative=True)))) == [850]
 
 
 # --- damage ------------------------------------------------------------------------------------------------------

@@ -11,10 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.rust_kernel import kernel_changes, kernel_rows
 from unit.changes.feed_tables import FEEDS, VECTORS, ids, table
-
-kernel = pytest.importorskip("delta_kernel_rust_sharing_wrapper")
-
 
 #: The kernel reads no feed over versions of different columns.
 CASES: dict[str, Callable[[Path], DeltaTableBuilder]] = {
@@ -27,20 +25,6 @@ CASES: dict[str, Callable[[Path], DeltaTableBuilder]] = {
     ),
     "vectors after compaction": lambda p: table(p, VECTORS).optimize().delete(ids(3), deletion_vectors=True),
 }  # fmt: skip
-
-
-def kernel_rows(path: Path) -> pa.Table:
-    location = path.absolute().as_uri() + "/"
-    interface = kernel.PythonInterface(location)
-    snapshot = kernel.Table(location).snapshot(interface)
-    return kernel.ScanBuilder(snapshot).build().execute(interface).read_all()
-
-
-def kernel_changes(path: Path, start: int, end: int) -> pa.Table:
-    location = path.absolute().as_uri() + "/"
-    interface = kernel.PythonInterface(location)
-    scan = kernel.TableChangesScanBuilder(kernel.Table(location), interface, start, end).build()
-    return scan.execute(interface).read_all()
 
 
 def texts(table: pa.Table) -> list[str]:

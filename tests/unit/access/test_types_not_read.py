@@ -29,6 +29,7 @@ from delta_sharing_spark.schema.types import (
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.refusals import not_refused
 
 POINT = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
 PLACES = Struct(
@@ -130,9 +131,8 @@ def test_a_column_of_such_a_type_is_refused_and_the_others_are_read(
     assert shared.scan(columns=["id"], where="s.a = 2").to_arrow()["id"].to_pylist() == [1]
     # A count needs no column of theirs.
     assert (shared.count(), shared.scan(where="id = 3").count(), shared.limit(1).count()) == (2, 1, 1)
-    for load in (shared.scan(where="at IS NULL"), shared.select("at"), shared.select("id", "at")):
-        with pytest.raises(UnreadableColumnError, match="column 'at' of "):
-            load.count()
+    counts = (shared.scan(where="at IS NULL").count, shared.select("at").count, shared.select("id", "at").count)
+    assert not_refused(UnreadableColumnError, "column 'at' of ", *counts) == []
 
 
 def test_a_feature_that_nobody_knows_refuses_the_table(server: SharingServer, tmp_path: Path) -> None:

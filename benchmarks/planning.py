@@ -154,11 +154,11 @@ def measure(kind: str, table: str) -> dict[str, float]:
         import pyarrow.json
         import pyarrow.parquet  # noqa: F401  (imports are not planning)
 
-        from delta_sharing_spark.deltalog.replay import load_snapshot
+        from delta_sharing_spark.deltalog.replay import read_snapshot
         from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
         before, start, burnt = peak_mib(), time.perf_counter(), time.process_time()
-        snapshot = load_snapshot(LocalLogStore(table))
+        snapshot = read_snapshot(LocalLogStore(table), lambda snapshot: snapshot)
         if kind.startswith("columns"):
             files = sum(batch.num_rows for batch in snapshot.adds(with_stats=kind == "columns"))
         elif kind.startswith("filter"):

@@ -22,7 +22,7 @@ from delta_sharing_spark.errors import (
     short_tracebacks,
 )
 from delta_sharing_spark.network.urls import url_or_none
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name, text_of
 from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Skill, Volume, list_assets, shares_kind
 from delta_sharing_spark.sharing.profile import Profile

@@ -38,14 +38,13 @@ from delta_sharing_spark.errors import (
     AccessModeError,
     OptionError,
     RequestRefusedError,
+    UnreadableColumnError,
     UnsupportedFeatureError,
     short_tracebacks,
 )
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.network.process_end import awaited
-from delta_sharing_spark.options import parse_options, redacted_options
-from delta_sharing_spark.options.arguments import ARGUMENTS, naming
-from delta_sharing_spark.options.declared import check_arguments
+from delta_sharing_spark.options.declared import ARGUMENTS, check_arguments, naming, parse_options, redacted_options
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.scan.plan import FileAccess, ReadSpec, Split
 from delta_sharing_spark.schema.instants import EPOCH
@@ -171,7 +170,12 @@ class Scan(Load, RowSource):
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""
-        planned = self.plan()
+        try:
+            planned = self.plan()
+        except UnreadableColumnError as refusal:
+            if self.has_columns or not refusal.readable:
+                raise
+            return self.select(refusal.readable[0]).count()  # a count needs no column of the other types
         if planned.exact_rows is not None:
             return planned.exact_rows
         shape = self.resolved().shape

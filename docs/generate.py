@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark import errors
-from delta_sharing_spark.options import OPTIONS, Option, values
+from delta_sharing_spark.options import values
+from delta_sharing_spark.options.declared import OPTIONS, Option
 from delta_sharing_spark.schema.features import REFUSED, SUPPORTED
 from delta_sharing_spark.spark.patches import PATCHES
 

@@ -18,15 +18,13 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.network.client_certificate import ClientCertificate
-from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.network.urls import host_name
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.network.urls import host_name, is_on_loopback
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.identity import identity_of, variable_of, whole_path
-from delta_sharing_spark.sharing.private_key import key_consent
-from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
+from delta_sharing_spark.sharing.profile import Profile, profile_by, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.storage.range_reader import StorageSettings
@@ -35,8 +33,7 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load, by its address, its inline options or the environment; raises AddressError or ProfileError."""
     address = parse_address(options.path)
-    inline, identity, key = options.credentials, identity_of(options), key_consent(options)
-    if inline:
+    if inline := options.credentials:
         if address.profile is not None:
             raise OptionError(
                 "cannot specify both share credentials options and a profile file path; "
@@ -45,10 +42,8 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
         inline.setdefault(
             "shareCredentialsVersion", "1" if inline.get("type", "bearer_token") == "bearer_token" else "2"
         )
-        return profile_from_fields(inline, "the profile in the options", identity), address.table
-    if address.profile is not None:
-        return load_profile(address.profile, identity, key), address.table
-    profile = profile_from_environment(identity, key)
+        return profile_from_fields(inline, "the profile in the options", identity_of(options)), address.table
+    profile = profile_by(options, address.profile)
     if profile is None:
         raise AddressError(
             f"the path {options.path!r} names no profile; write <profile>#<share>.<schema>.<table>, "
@@ -79,34 +74,32 @@ def storage_settings(
     options: ReadOptions, table: TableName | None = None, profile: Profile | None = None
 ) -> StorageSettings:
     """How data is asked for: at a storage, or by presigned URLs of a profile's server."""
+    silence = options.read_timeout
+    if silence == NetworkSettings().read_timeout:  # no longer than leaves time to ask once more within retryTimeout
+        silence = min(silence, max(options.connect_timeout, options.retry_timeout / 2))
     return StorageSettings(
         region=options.storage_region,
         endpoint=options.storage_endpoint,
         allowed_hosts=tuple(map(host_name, options.allowed_data_hosts)),
         local_server=profile is not None and is_on_loopback(profile.endpoint),
-        read_timeout=_silence_of_storage(options),
+        read_timeout=silence,
         **_bounds(options, table),
     )
 
 
 def _bounds(options: ReadOptions, table: TableName | None) -> dict[str, Any]:
     """What all requests of a load have in common."""
+    # Spark's version, where the process runs under it (without importing it).
+    spark = getattr(sys.modules.get("pyspark"), "__version__", None) or os.environ.get("SPARK_VERSION")
     return {
         "connect_timeout": options.connect_timeout,
         "retry_seconds": options.retry_timeout,
         "proxy": options.proxy,
         "ca_bundle": options.ca_bundle,
         "caller_org": options.caller_org,
-        "engine": _engine(),
+        "engine": f"Spark/{spark}" if spark else None,
         "table": "" if table is None else str(table),
     }
-
-
-def _silence_of_storage(options: ReadOptions) -> float:
-    """Seconds that a storage may be silent: unless told, no longer than leaves time to ask once more within ``retryTimeout``."""
-    if options.read_timeout != NetworkSettings().read_timeout:
-        return options.read_timeout
-    return min(options.read_timeout, max(options.connect_timeout, options.retry_timeout / 2))
 
 
 def response_formats(options: ReadOptions, *, of_versions: bool = False) -> tuple[str, ...]:
@@ -125,13 +118,6 @@ def response_formats(options: ReadOptions, *, of_versions: bool = False) -> tupl
 def iso(moment: datetime | None) -> str | None:
     """An option's moment as the protocol writes it."""
     return None if moment is None else to_iso(moment)
-
-
-def _engine() -> str | None:
-    """Spark's name and version for the User-Agent, where the process runs under it (without importing it)."""
-    spark = sys.modules.get("pyspark")
-    version = getattr(spark, "__version__", None) or os.environ.get("SPARK_VERSION")
-    return f"Spark/{version}" if version else None
 
 
 #: How servers refuse versions that they do not have or do not share, and endpoints.

@@ -18,7 +18,7 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import AccessModeError, DeltaSharingError, VersionError
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import Access, FileTask
 
 _log = logging.getLogger(__name__)
@@ -60,33 +60,42 @@ class SplitAccess(Protocol):
         """Whether executors can still read a file that was listed earlier: its access is valid, or they can renew it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileListing:
-    """The files of a snapshot.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListingFacts:
+    """How the files of a snapshot were listed.
 
     Attributes:
-        files: Those that pruning left.
-        access: How to read them.
         version: The version listed; None where the server does not tell it.
         listed: How many files there were before pruning.
-        hints: The hints that the server was sent to prune by, by the protocol's names; None where it takes none.
-        fallback: Why the files were in the end asked for without ``hints``, if they were.
-        rows: Rows of all files that are not deleted, where more than the files tells it.
+        sent: The hints that the server was sent to prune by, by the protocol's names; None where it takes none.
+        fallback: Why the files were in the end asked for without ``sent``, if they were.
         total_files: The files of the version, where the listing tells it.
         listing_bytes: The bytes that the listing takes in this process, for other queries of the version; 0 where it does not stay.
         is_repeated: Whether an earlier listing answered, with no request.
     """
 
-    files: PlannedFiles
-    access: SplitAccess
     version: int | None = None
     listed: int = 0
-    hints: Mapping[str, str] | None = None
+    sent: Mapping[str, str] | None = None
     fallback: str | None = None
-    rows: int | None = None
     total_files: int | None = None
     listing_bytes: int = 0
     is_repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileListing(ListingFacts):
+    """The files of a snapshot.
+
+    Attributes:
+        files: Those that pruning left.
+        access: How to read them.
+        rows: Rows of all files that are not deleted, where more than the files tells it.
+    """
+
+    files: PlannedFiles
+    access: SplitAccess
+    rows: int | None = None
 
 
 @dataclass(slots=True)

@@ -16,23 +16,14 @@ from delta_sharing_spark.access.asking import iso, transport_of
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened, resolved_anew
 from delta_sharing_spark.access.resolved_scan import ResolvedScan, has_limit, smaller_limit
 from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
-from delta_sharing_spark.options import INLINE, OPTIONS, ReadOptions, parse_options
-from delta_sharing_spark.options.declared import overridden
+from delta_sharing_spark.options.declared import INLINE, OPTIONS, ReadOptions, overridden, parse_options
 from delta_sharing_spark.options.values import count, option_text, quoted_column
 from delta_sharing_spark.schema.markup import counted, seconds_text, size_text
 from delta_sharing_spark.schema.types import Struct, backquoted, has_spatial
 from delta_sharing_spark.sharing.address import TableName, unquoted
-from delta_sharing_spark.sharing.identity import Identity, identity_of
-from delta_sharing_spark.sharing.private_key import KeyConsent, key_consent
-from delta_sharing_spark.sharing.profile import (
-    ENVIRONMENT,
-    Profile,
-    load_profile,
-    profile_from_environment,
-    profile_source,
-)
+from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, profile_by, profile_source
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.profile_files import only_spark_reads
+from delta_sharing_spark.storage.user_files import only_spark_reads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -128,7 +119,13 @@ class Recipient:
             profile = Profile(parsed.gateway)  # which holds the recipient's own
         #: What the profile was given as; the environment may name another one by the time that Spark is given it.
         self._source = os.environ.get(ENVIRONMENT) if profile is None else profile
-        self.profile = _profile(profile, identity_of(parsed), key_consent(parsed))
+        of_recipient = profile_by(parsed, profile)
+        if of_recipient is None:
+            raise ProfileError(
+                f"no profile was given and {ENVIRONMENT} is not set; give its path or its JSON, in an address before the #, or set "
+                f"{ENVIRONMENT}"
+            )
+        self.profile = of_recipient
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:
             self.rest = SharingRest(self.profile, transport_of(parsed))
@@ -218,23 +215,6 @@ def checked_engine(engine: str) -> str:
     if engine not in ENGINES:
         raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
     return engine
-
-
-def _profile(
-    source: str | Path | Mapping[str, Any] | Profile | None, identity: Identity | None, key: KeyConsent | None
-) -> Profile:
-    if isinstance(source, Profile) and identity is not None:
-        source = {"shareCredentialsVersion": source.version, "endpoint": source.endpoint}
-    if isinstance(source, Profile):
-        return source
-    if source is not None:
-        return load_profile(source, identity, key)
-    profile = profile_from_environment(identity, key)
-    if profile is None:
-        raise ProfileError(
-            f"no profile was given and {ENVIRONMENT} is not set; give a path, the JSON, or set {ENVIRONMENT}"
-        )
-    return profile
 
 
 def _inline(profile: Profile) -> dict[str, str]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeVar
 
 from delta_sharing_spark.access.asking import (
@@ -37,10 +38,10 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, all_of, referenced_columns
+from delta_sharing_spark.schema.projections import check_types, select, select_paths
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
-from delta_sharing_spark.schema.types import check_types, select, select_paths
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
@@ -133,37 +134,19 @@ T = TypeVar("T")
 UNREADABLE = (AccessModeError, CredentialError, NetworkError, ServerError)
 
 
-def _open_url(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.url.table import UrlTable
-
-    return UrlTable(negotiated)
-
-
-def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.directory.table import open_directory
-
-    return open_directory(negotiated)
-
-
-def _open_iceberg(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.iceberg.table import open_iceberg
-
-    return open_iceberg(negotiated)
-
-
-def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.flight.table import FlightTable
-
-    return FlightTable(negotiated)
-
-
-#: How each access mode opens a table; imported when it is chosen.
-MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
-    "url": _open_url,
-    "dir": _open_directory,
-    "flight": _open_flight,
-    "iceberg": _open_iceberg,
+#: What opens a table by each access mode: a module beside this one, which is imported when the mode is chosen, and its function or class.
+MODES: Mapping[str, str] = {
+    "url": "url.table:UrlTable",
+    "dir": "directory.table:open_directory",
+    "flight": "flight.table:FlightTable",
+    "iceberg": "iceberg.table:open_iceberg",
 }
+
+
+def _open_by_mode(negotiated: NegotiatedTable) -> OpenTable:
+    module, _, name = MODES[negotiated.decision.mode].partition(":")
+    table: OpenTable = getattr(import_module(f"{__package__}.{module}"), name)(negotiated)
+    return table
 
 
 def as_asked_for(mode: str) -> str:
@@ -175,13 +158,15 @@ class TableOpener:
     """Opens a negotiated table once per process, and by the other access mode where the chosen one cannot read it.
 
     Pickled, it is the negotiated table alone.
+
+    Args:
+        open_by: Opens a table by the mode that was chosen.
     """
 
     def __init__(
-        self, negotiated: NegotiatedTable, modes: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = MODES
+        self, negotiated: NegotiatedTable, open_by: Callable[[NegotiatedTable], OpenTable] = _open_by_mode
     ) -> None:
-        self.negotiated = negotiated
-        self._modes = modes
+        self.negotiated, self._open_by = negotiated, open_by
         self._opened: OpenTable | None = None
         self._lock = threading.Lock()
 
@@ -227,7 +212,7 @@ class TableOpener:
             if self._opened is None:
                 decision = self.negotiated.decision
                 _log.info("table %s: access mode %s (%s)", self.negotiated.table, decision.mode, decision.reason)
-                self._opened = self._modes[decision.mode](self.negotiated)
+                self._opened = self._open_by(self.negotiated)
             return self._opened
 
     def _fall_back(self, failed: OpenTable | None, error: Exception) -> bool:

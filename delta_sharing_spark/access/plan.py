@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 from delta_sharing_spark import metrics
-from delta_sharing_spark.access.contract import FileListing, OpenTable, SplitAccess
+from delta_sharing_spark.access.contract import FileListing, ListingFacts, OpenTable, SplitAccess
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
 from delta_sharing_spark.access.pruning import FilePruner
@@ -16,42 +16,29 @@ from delta_sharing_spark.access.table_shape import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import FileAccess, FileSlice, FileTask, ReadSpec, Split, order
 from delta_sharing_spark.schema.partition_values import partition_keys
-from delta_sharing_spark.schema.types import Struct, check_types, merge, requested, select_paths
+from delta_sharing_spark.schema.projections import check_types, merge, requested, select_paths
+from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport(ListingFacts):
     """What planning did, for ``explain`` and logs.
 
     Attributes:
         mode, reason: The access mode, and why it was chosen.
-        version: The version read, where known.
-        sent: The hints sent to the server, by name; None where it takes none.
-        listed: Files that the server or the log listed.
         skipped: Files left out here, by rule.
         files, bytes: Files left to read and their whole size; projection and row groups make a read smaller.
-        fallback: Why the files were in the end asked for without ``sent``, if they were.
         unhelpful: Parts of ``where`` that no file could be skipped by.
-        listing_bytes: The bytes that the listing takes for the next query of the version; 0 where it does not stay.
-        is_repeated: Whether an earlier listing answered, with no request.
-        total_files: The files of the version, where the listing tells it.
     """
 
     mode: str
     reason: str
-    version: int | None = None
-    sent: Mapping[str, str] | None = None
-    listed: int = 0
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    files: int = 0
-    bytes: int = 0
-    fallback: str | None = None
-    unhelpful: tuple[str, ...] = ()
-    listing_bytes: int = 0
-    is_repeated: bool = False
-    total_files: int | None = None
+    skipped: Mapping[str, int]
+    files: int
+    bytes: int
+    unhelpful: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +96,11 @@ def plan(
     report = PlanReport(
         mode=table.mode,
         reason=opener.negotiated.decision.reason,
-        version=listing.version,
-        sent=listing.hints,
-        listed=listing.listed,
         skipped=pruner.skipped,
         files=len(files),
         bytes=files.total_bytes,
-        fallback=listing.fallback,
         unhelpful=pruner.non_pruning_conjuncts(),
-        listing_bytes=listing.listing_bytes,
-        is_repeated=listing.is_repeated,
-        total_files=listing.total_files,
+        **{f.name: getattr(listing, f.name) for f in fields(ListingFacts)},
     )
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     count_files(spec.table, report.listed, report.skipped)
@@ -147,7 +128,7 @@ def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[O
             check_readable(scan.shape, version.shape, version.version, str(scan.table))
         listed += len(version.tasks)
         files += pruner.remaining(version.tasks)
-    return table, pruner, FileListing(files, feed.access, scan.version, listed, total_files=listed)
+    return table, pruner, FileListing(files, feed.access, version=scan.version, listed=listed, total_files=listed)
 
 
 def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, all_of
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from delta_sharing_spark.errors import SchemaError, TableChangedError
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.features import check_type_changes
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
@@ -99,7 +99,9 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
         SchemaError: Names version and column.
     """
     when = "the newest version" if version is None else f"version {version}"
-    if feed.id and earlier.id and feed.id != earlier.id and not _goes_on(feed, earlier):
+    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
+    is_other = bool(feed.id and earlier.id and feed.id != earlier.id)
+    if is_other and not (same_files and _holds(feed.schema.fields, earlier.schema.fields)):
         raise TableChangedError(
             f"table {table} was replaced by another table as of {when}; load it again, or start at a later version"
         )
@@ -120,12 +122,6 @@ def check_readable(feed: TableShape, earlier: TableShape, version: int | None, t
                 column=column.name,
                 version=version,
             )
-
-
-def _goes_on(feed: TableShape, earlier: TableShape) -> bool:
-    """Whether the files of an earlier shape are read as they were."""
-    same_files = (feed.mapping, feed.partition_columns) == (earlier.mapping, earlier.partition_columns)
-    return same_files and _holds(feed.schema.fields, earlier.schema.fields)
 
 
 def _holds(now: Sequence[Field], earlier: Sequence[Field]) -> bool:

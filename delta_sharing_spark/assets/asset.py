@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
@@ -56,9 +56,7 @@ class SharedFile:
 
 def shared_file(entry: StoredObject) -> SharedFile:
     """What a listing shows of a file."""
-    is_directory = entry.name.endswith("/")
-    moment = None if is_directory else datetime.fromtimestamp(entry.modified_ms / 1000, timezone.utc)
-    return SharedFile(entry.name, entry.size, moment)
+    return SharedFile(entry.name, entry.size, entry.modified)
 
 
 @short_tracebacks

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.directory.access import TOKENS, StorageToken, issue, storage_for
 from delta_sharing_spark.errors import AccessModeError, CredentialError, ResponseError
-from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
+from delta_sharing_spark.network.urls import is_on_loopback
 from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, Record, asset_credentials
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.sharing.profile import Profile

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delta_sharing_spark.cli.terminal import raw_output
 from delta_sharing_spark.errors import AddressError, ConfigError, NotFoundError, RequestRefusedError
 from delta_sharing_spark.sharing.address import TableName, parse_schema_name, parse_table_name
+from delta_sharing_spark.sharing.assets import KINDS
 from delta_sharing_spark.sharing.rest import SharingRest
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def opened(client: SharingClient, name: TableName, path: str, kind: str | None) 
         raise ConfigError(f"{name} is a {kinds}: say which with --kind")
     kind = kind or (candidates[0] if candidates else "volume")
     if kind != "model":
-        return (client.volume if kind == "volume" else client.skill)(str(name)), path, []
+        return getattr(client, kind)(str(name)), path, []
     model, (version, _, rest) = client.model(str(name)), path.partition("/")
     if not version:
         return None, "", list(model.versions())
@@ -74,9 +75,9 @@ def opened(client: SharingClient, name: TableName, path: str, kind: str | None) 
 
 
 def _kinds_of(client: SharingClient, name: TableName) -> Iterator[str]:
-    for kind, asset in (("volume", client.volume), ("model", client.model), ("skill", client.skill)):
+    for kind in KINDS:
         with suppress(NotFoundError):
-            asset(str(name)).record  # noqa: B018 - asks whether there is one
+            getattr(client, kind)(str(name)).record  # noqa: B018 - asks whether there is one
             yield kind
 
 
@@ -99,9 +100,9 @@ def assets_in(client: SharingClient, schema: str) -> dict[str, list[Any]]:
         return {}
     by_kind: dict[str, list[Any]] = {}
     share, name = parse_schema_name(schema)
-    for kind, listing in (("volume", client.volumes), ("model", client.models), ("skill", client.skills)):
+    for kind in KINDS:
         with suppress(NotFoundError, RequestRefusedError):
-            by_kind[kind] = list(listing(share, name))
+            by_kind[kind] = list(getattr(client, f"{kind}s")(share, name))
     return {kind: assets for kind, assets in by_kind.items() if assets}
 
 

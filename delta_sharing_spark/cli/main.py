@@ -99,13 +99,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.set_defaults(run=_help)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], summary: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(run=run)
+        return command
+
     profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
 
     from delta_sharing_spark.flight.command_line import add_arguments
 
-    ls = commands.add_parser(
-        "ls", help="list shares, schemas, tables, a table's columns, the files of volumes, models and skills"
-    )
+    ls = add("ls", _ls, "list shares, schemas, tables, a table's columns, the files of volumes, models and skills")
     ls.add_argument(
         "where",
         nargs="?",
@@ -117,40 +121,33 @@ def _parser() -> argparse.ArgumentParser:
     ls.add_argument("--long", "-l", action="store_true", help="all that the server tells: ids, locations, access modes")
     ls.add_argument("--limit", type=_positive, metavar="N", help="at most so many lines")
     ls.add_argument("--recursive", "-R", action="store_true", help="files of all directories below")
-    ls.set_defaults(run=_ls)
 
-    cat = commands.add_parser("cat", help="write a file of a volume, model or skill to standard output")
+    cat = add("cat", _cat, "write a file of a volume, model or skill to standard output")
     cat.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.NAME/PATH", help=f"a file, after {profile}")
-    cat.set_defaults(run=_cat)
 
-    schema = commands.add_parser("schema", help="show a table's columns")
-    schema.set_defaults(run=_schema)
+    schema = add("schema", _schema, "show a table's columns")
 
-    head = commands.add_parser("head", help="show a table's first rows")
+    head = add("head", _head, "show a table's first rows")
     head.add_argument("-n", type=_positive, default=10, metavar="ROWS", help="how many (10)")
-    head.set_defaults(run=_head)
 
-    changes = commands.add_parser("changes", help="show the first rows of a table's change feed")
+    changes = add("changes", _changes, "show the first rows of a table's change feed")
     for end in ("starting", "ending"):
         changes.add_argument(f"--{end}-version", metavar="VERSION", help=f"the {end.replace('ing', '')} of the feed")
         changes.add_argument(f"--{end}-timestamp", metavar="MOMENT", help="the same by a moment")
     changes.add_argument("-n", type=_positive, default=10, metavar="ROWS", help="how many (10)")
-    changes.set_defaults(run=_changes)
 
-    versions = commands.add_parser("versions", help="list a table's newest versions, with their times")
+    versions = add("versions", _versions, "list a table's newest versions, with their times")
     versions.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.TABLE", help=f"a table, after {profile}")
     versions.add_argument("-n", type=_positive, default=20, metavar="VERSIONS", help="how many (20)")
-    versions.set_defaults(run=_versions)
 
-    explain = commands.add_parser("explain", help="tell what a read would send, fetch and skip, and why")
-    explain.set_defaults(run=_explain)
+    explain = add("explain", _explain, "tell what a read would send, fetch and skip, and why")
 
-    count = commands.add_parser("count", help="count a table's rows, from metadata where that is exact")
-    count.set_defaults(run=_count)
+    count = add("count", _count, "count a table's rows, from metadata where that is exact")
 
-    download = commands.add_parser(
+    download = add(
         "download",
-        help="write a table's rows to a file; or files of a volume, model or skill, by SHARE.SCHEMA.NAME/[PATH]",
+        _download,
+        "write a table's rows to a file; or files of a volume, model or skill, by SHARE.SCHEMA.NAME/[PATH]",
     )
     download.add_argument("--format", choices=("parquet", "csv", "json"), help="(by the suffix of FILE)")
     download.add_argument(
@@ -163,7 +160,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="in CSV, put ' before text that a spreadsheet would run as a formula (=, +, -, @); it is kept as shared otherwise",
     )
-    download.set_defaults(run=_download)
 
     for command in (schema, head, explain, count, download):
         command.add_argument("--version", metavar="VERSION", help="the table as of this version")
@@ -176,9 +172,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--where", help="only rows that fulfil this SQL expression")
     for command in (ls, cat, download):
         command.add_argument("--kind", choices=("volume", "model", "skill"), help="which, where several have one name")
-    flight = commands.add_parser("flight", help="serve a share's tables over Arrow Flight until interrupted")
+    flight = add("flight", _flight, "serve a share's tables over Arrow Flight until interrupted")
     add_arguments(flight)
-    flight.set_defaults(run=_flight)
     for command in (ls, cat, schema, head, changes, versions, explain, count, download, flight):
         command.add_argument(
             "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
@@ -186,24 +181,19 @@ def _parser() -> argparse.ArgumentParser:
         if command not in (explain, flight):
             command.add_argument("--json", action="store_true", help="JSON, for scripts")
 
-    demo = commands.add_parser("demo", help="share sample tables on loopback and read them with Spark")
+    demo = add("demo", _demo, "share sample tables on loopback and read them with Spark")
     demo.add_argument("--rows", type=_positive, help="rows of the large table (2,000,000)")
-    demo.set_defaults(run=_demo)
 
-    serve = commands.add_parser("serve", help="share tables on loopback until interrupted, to try things against")
+    serve = add("serve", _serve, "share tables on loopback until interrupted, to try things against")
     serve.add_argument(
         "tables", nargs="*", metavar="SHARE.SCHEMA.TABLE=DIRECTORY", help="Delta tables; samples if none is given"
     )
     serve.add_argument("--port", type=int, default=0, help="where to listen (a free port)")
     serve.add_argument("--profile", type=Path, help="where to write the profile (beside the samples)")
     serve.add_argument("--rows", type=_positive, help="rows of the large sample table (2,000,000)")
-    serve.set_defaults(run=_serve)
 
-    completion = commands.add_parser("completion", help="print a script that completes this command in a shell")
+    completion = add("completion", _completion, "print a script that completes this command in a shell")
     completion.add_argument("shell", choices=SHELLS, help='such as: eval "$(delta-sharing-spark completion bash)"')
-    completion.set_defaults(run=_completion)
-    for choice in commands._choices_actions:
-        commands.choices[choice.dest].description = choice.help
     return parser
 
 
@@ -299,11 +289,8 @@ def _schema(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.schema.types import spark_schema_json
 
     schema = _scan(arguments).schema
-    if arguments.json:
-        print_json(spark_schema_json(schema))
-        return DONE
-    write_table(text_table(["column", "type", "", "comment"], schema.rows()), sys.stdout)
-    return DONE
+    table = text_table(["column", "type", "", "comment"], schema.rows())
+    return _result(arguments, spark_schema_json(schema), table, is_table=True)
 
 
 def _head(arguments: argparse.Namespace) -> int:
@@ -327,11 +314,7 @@ def _versions(arguments: argparse.Namespace) -> int:
 
     address = parse_address(arguments.address)
     versions = _client(arguments, address.profile).table(str(address.table)).versions(arguments.n)
-    if arguments.json:
-        print_json([_plain(version) for version in versions])
-    else:
-        write_table(str(versions), sys.stdout)
-    return DONE
+    return _result(arguments, [_plain(version) for version in versions], str(versions), is_table=True)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -356,11 +339,7 @@ def _show(scan: Scan, arguments: argparse.Namespace) -> int:
 
 def _count(arguments: argparse.Namespace) -> int:
     rows = _scan(arguments).count()
-    if arguments.json:
-        print_json({"count": rows})
-    else:
-        sys.stdout.write(f"{rows}\n")
-    return DONE
+    return _result(arguments, {"count": rows}, str(rows))
 
 
 def _download(arguments: argparse.Namespace) -> int:
@@ -372,13 +351,8 @@ def _download(arguments: argparse.Namespace) -> int:
     files = parse_asset_address(arguments.address)
     if files is not None:
         result = download_files(_client(arguments, files.profile), files, arguments)
-        if arguments.json:
-            print_json(result)
-        else:
-            sys.stdout.write(
-                f"{printable(result['to'])}: {counted(result['files'], 'file')}, {size_text(result['bytes'])}\n"
-            )
-        return DONE
+        text = f"{printable(result['to'])}: {counted(result['files'], 'file')}, {size_text(result['bytes'])}"
+        return _result(arguments, result, text)
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
@@ -390,10 +364,19 @@ def _download(arguments: argparse.Namespace) -> int:
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with _handled(_leave, *_endings()), whole_file(target, replace=arguments.force) as out:
         rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table), **formulas)
+    size = target.stat().st_size
+    text = f"{printable(str(target))}: {counted(rows, 'row')}, {size_text(size)}"
+    return _result(arguments, {"file": str(target), "rows": rows, "bytes": size}, text)
+
+
+def _result(arguments: argparse.Namespace, value: Any, text: str, *, is_table: bool = False) -> int:
+    """Write a result: the value as JSON if that was asked for, else the text."""
     if arguments.json:
-        print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
+        print_json(value)
+    elif is_table:
+        write_table(text, sys.stdout)
     else:
-        sys.stdout.write(f"{printable(str(target))}: {counted(rows, 'row')}, {size_text(target.stat().st_size)}\n")
+        sys.stdout.write(f"{text}\n")
     return DONE
 
 
@@ -406,7 +389,7 @@ def _client(arguments: argparse.Namespace, profile: str | None) -> SharingClient
 
 def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
-    from delta_sharing_spark.options.arguments import ARGUMENTS, naming
+    from delta_sharing_spark.options.declared import ARGUMENTS, naming
     from delta_sharing_spark.sharing.address import parse_address
     from delta_sharing_spark.table import Scan
 

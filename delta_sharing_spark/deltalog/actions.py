@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeGuard, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.paths import decode_uri, join
@@ -19,8 +20,9 @@ from delta_sharing_spark.scan.deletion_vector import z85_decode
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
 from delta_sharing_spark.schema.arrow_bridge import empty_table
 from delta_sharing_spark.schema.table_records import Metadata, Protocol, read_metadata, read_protocol
-from delta_sharing_spark.schema.typed_json import decode_json
+from delta_sharing_spark.schema.typed_json import decode_json, record_of
 
+_T = TypeVar("_T")
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 
@@ -43,29 +45,20 @@ def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
 
 def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
     """A ``protocol`` action from JSON or a checkpoint's row of the file ``where``; raises LogError where it is malformed."""
-    try:
-        return read_protocol(tree)
-    except ValueError as error:
-        raise _malformed("protocol", where, error) from None
+    return _record("protocol", read_protocol, tree, where)
 
 
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
     """A ``metaData`` action from JSON or a checkpoint's row. Raises as ``protocol_from``."""
+    return _record("metaData", read_metadata, tree, where)
+
+
+def _record(kind: str, read: Callable[[Mapping[str, Any]], _T], tree: Mapping[str, Any], where: str) -> _T:
     try:
-        return read_metadata(tree)
+        return read(tree)
     except ValueError as error:
-        raise _malformed("metaData", where, error) from None
-
-
-def _malformed(kind: str, where: str, error: Exception) -> LogError:
-    return LogError(f"the {kind} action in {where} is malformed: {error}; the table's log is corrupt")
-
-
-def text(value: Any, name: object) -> str:
-    """``value``, which an action calls ``name``; raises TypeError where it is not text."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {str(value)[:50]!r}, not text")
-    return value
+        why = f"the {kind} action in {where} is malformed: {error}; the table's log is corrupt"
+        raise LogError(why) from None
 
 
 #: Bytes of lines that are parsed together.
@@ -102,6 +95,32 @@ def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | N
     if action is not None and not isinstance(action, dict):
         raise _corrupt(where, f"the action {kind!r} of a line is not an object")
     return action
+
+
+class FileAction(msgspec.Struct, rename="camel"):
+    """An ``add``, ``remove`` or ``cdc`` action, as far as it is read. Numbers may be written otherwise (``whole_count``)."""
+
+    path: str
+    size: int | float | str | None = None
+    modification_time: int | float | str | None = None
+    partition_values: dict[str, str | None] | None = None
+    stats: Any = None
+    deletion_vector: dict[str, Any] | None = None
+    data_change: Any = None
+
+    @property
+    def stats_text(self) -> str | None:
+        """Its statistics as JSON."""
+        return self.stats if isinstance(self.stats, str | None) else json.dumps(self.stats)
+
+
+def file_action(tree: dict[str, Any], kind: str, where: str) -> FileAction | None:
+    """As ``action_of``, of a kind that is about a file; raises LogError where a field of it is missing or of another type."""
+    action = action_of(tree, kind, where)
+    try:
+        return None if action is None else record_of(FileAction, action, kind)
+    except ValueError as error:
+        raise _corrupt(where, str(error)) from None
 
 
 def parse_line(line: bytes, where: str) -> dict[str, Any]:
@@ -187,20 +206,14 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
     adds: list[dict[str, Any] | None] = []
     removes: list[dict[str, Any] | None] = []
     partitions = [field.name for field in schema.field("add").type.field("partitionValues").type]
-    for tree in parse_lines(data, where):
-        add, remove = tree.get("add"), tree.get("remove")
-        if add is None and remove is None:
-            continue
-        try:
-            adds.append(None if add is None else _add(add, partitions))
-            removes.append(
-                None
-                if remove is None
-                else {"path": text(remove["path"], "path"), "deletionVector": _vector(remove.get("deletionVector"))}
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _corrupt(where, f"a malformed add or remove ({error!r})") from error
     try:
+        for tree in parse_lines(data, where):
+            add, remove = (file_action(tree, kind, where) for kind in ("add", "remove"))
+            if add is not None or remove is not None:
+                adds.append(None if add is None else _add(add, partitions))
+                removes.append(
+                    None if remove is None else {"path": remove.path, "deletionVector": remove.deletion_vector}
+                )
         return pa.table(
             [pa.array(adds, schema.field("add").type), pa.array(removes, schema.field("remove").type)], schema=schema
         )
@@ -210,18 +223,15 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
         raise _corrupt(where, str(error)) from error
 
 
-def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
-    values = add.get("partitionValues")
-    stats = add.get("stats")
+def _add(add: FileAction, partitions: list[str]) -> dict[str, Any]:
+    values, modified = add.partition_values, add.modification_time
     return {
-        "path": text(add["path"], "path"),
-        "partitionValues": None
-        if values is None
-        else {name: None if (value := values.get(name)) is None else text(value, name) for name in partitions},
-        "size": whole_count(add["size"]),
-        "modificationTime": None if add.get("modificationTime") is None else whole_count(add["modificationTime"]),
-        "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
-        "deletionVector": _vector(add.get("deletionVector")),
+        "path": add.path,
+        "partitionValues": None if values is None else {name: values.get(name) for name in partitions},
+        "size": whole_count(add.size),
+        "modificationTime": None if modified is None else whole_count(modified),
+        "stats": add.stats_text,
+        "deletionVector": add.deletion_vector,
     }
 
 
@@ -230,10 +240,6 @@ def whole_count(value: Any) -> int:
     if isinstance(value, bool) or int(value) != float(value):
         raise TypeError(f"{value!r} is not a whole number")
     return int(value)
-
-
-def _vector(vector: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if vector is None else {field.name: vector.get(field.name) for field in VECTOR_TYPE}
 
 
 def _corrupt(where: str, why: str) -> LogError:

@@ -180,11 +180,17 @@ class AddBatch:
             )
 
     def stats_texts(self) -> Sequence[str | None]:
-        """The statistics as JSON of each file, made from ``stats_parsed`` where the log has only that; None without."""
+        """The statistics as JSON of each file; None without.
+
+        Where the log has only ``stats_parsed``, dates are ``yyyy-MM-dd``, timestamps ISO 8601 (with ``Z`` if zoned), and decimals
+        exact numbers. Nulls, NaN and binary values are left out, as writers of JSON do.
+        """
         if self.stats is not None:
             texts: list[str | None] = self.stats.to_pylist()
             return texts
-        return [None] * self.num_rows if self.stats_parsed is None else stats_to_json(self.stats_parsed)
+        if self.stats_parsed is None:
+            return [None] * self.num_rows
+        return [None if tree is None else dump(tree) for tree in _values(self.stats_parsed)]
 
     def of(self, reader: StatisticsReader, places: npt.NDArray[np.int64]) -> FileStatistics:
         """See ``file_skipping.Statistics``."""
@@ -337,15 +343,6 @@ class NumberText(str):
     """A number that is written as it stands."""
 
     __slots__ = ()
-
-
-def stats_to_json(parsed: pa.StructArray) -> list[str | None]:
-    """The JSON of each row's statistics; None where the row has none.
-
-    Dates are ``yyyy-MM-dd``, timestamps ISO 8601 (with ``Z`` if zoned), decimals exact numbers; nulls, NaN and
-    binary values are left out, as writers of JSON do.
-    """
-    return [None if tree is None else dump(tree) for tree in _values(parsed)]
 
 
 def _decoded(array: pa.Array) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from delta_sharing_spark.deltalog.actions import metadata_from, protocol_from
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
-from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, read_if_there
 from delta_sharing_spark.deltalog.segment import Segment
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.schema import features
@@ -82,9 +82,7 @@ def read_checksum(store: LogStore, segment: Segment) -> Checksum | None:
     for path in segment.checksums:
         if path == LAST_CHECKPOINT and hinted is not None and (numbers := hinted.get(segment.checkpoint.version)):
             return Checksum(path, segment.checkpoint.version, files=numbers[0], actions=numbers[1])
-        try:
-            data = store.read(path)
-        except (FileNotFoundError, PermissionError):
+        if (data := read_if_there(store, path)) is None:
             continue
         try:
             tree = json.loads(data)

@@ -14,17 +14,18 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import (
     CHANGE_DATA_FEED,
+    FileAction,
     action_of,
+    file_action,
     metadata_from,
     parse_lines,
     protocol_from,
     vector_from,
     whole_count,
 )
-from delta_sharing_spark.deltalog.cleaned_log import gone, head_at
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
-from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
-from delta_sharing_spark.deltalog.replay import Head, load_head
+from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join, read_if_there
+from delta_sharing_spark.deltalog.replay import Head, gone, head_at, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import DaemonPool
@@ -110,10 +111,9 @@ def load_commits(
 
 
 def _read(store: LogStore, table: str, path: str) -> bytes:
-    try:
-        return store.read(path)
-    except (FileNotFoundError, PermissionError):
-        raise gone(store, int(path.rpartition("/")[2].partition(".")[0]), table) from None
+    if (data := read_if_there(store, path)) is None:
+        raise gone(store, int(path.rpartition("/")[2].partition(".")[0]), table)
+    return data
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
@@ -126,35 +126,34 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
     )
 
 
-_KINDS = ("add", "remove", "cdc", "metaData", "protocol", "commitInfo")
-
-
 class _Commit:
     """One parsed commit; ``before`` is the protocol and metadata before it."""
 
     def __init__(self, store: LogStore, version: int, data: bytes, before: Head, table: str) -> None:
         self.version, self.time = version, 0
-        self._store, self._table, self._path = store, table, in_log(commit_name(version))
-        by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _KINDS}
-        for tree in parse_lines(data, self._path):
-            for kind, actions in by_kind.items():
-                if (action := action_of(tree, kind, self._path)) is not None:
+        self._store, self._table, self._path = store, table, path = store, table, in_log(commit_name(version))
+        files: dict[str, list[FileAction]] = {"add": [], "remove": [], "cdc": []}
+        others: dict[str, list[dict[str, Any]]] = {"metaData": [], "protocol": [], "commitInfo": [{}]}
+        for tree in parse_lines(data, path):
+            for kind, actions in files.items():
+                if (action := file_action(tree, kind, path)) is not None:
                     actions.append(action)
-        self.adds, self.removes = ([a for a in by_kind[kind] if self._changes_data(a)] for kind in ("add", "remove"))
-        self.cdc = by_kind["cdc"]
-        self.metadata = [None, *(metadata_from(action, self._path) for action in by_kind["metaData"])][-1]
-        self.protocol = [None, *(protocol_from(action, self._path) for action in by_kind["protocol"])][-1]
+            for kind, trees in others.items():
+                if (other := action_of(tree, kind, path)) is not None:
+                    trees.append(other)
+        self.adds, self.removes = ([a for a in files[kind] if self._changes_data(a)] for kind in ("add", "remove"))
+        self.cdc, info = files["cdc"], others["commitInfo"][-1]
+        self.metadata = [None, *(metadata_from(action, path) for action in others["metaData"])][-1]
+        self.protocol = [None, *(protocol_from(action, path) for action in others["protocol"])][-1]
         self.head = Head(version, self.protocol or before.protocol, self.metadata or before.metadata)
-        info = [{}, *by_kind["commitInfo"]][-1]
         stamp = info.get("inCommitTimestamp")
         self.in_commit = stamp if type(stamp) is int and abs(stamp) <= MAX_MILLIS else None
         self._is_idle_merge = changed_no_row(info)
 
-    def _changes_data(self, action: dict[str, Any]) -> bool:
-        change = action.get("dataChange")
-        if not isinstance(change, bool):
+    def _changes_data(self, action: FileAction) -> bool:
+        if not isinstance(action.data_change, bool):
             raise self._corrupt("an add or remove does not say whether it changes data")
-        return change
+        return action.data_change
 
     def changes(self) -> list[FileTask]:
         """The commit's change feed."""
@@ -163,73 +162,57 @@ class _Commit:
         cdc = map(self._changed, self.cdc)
         return list(change_files(self._by_path(self.adds), self._by_path(self.removes), list(cdc)))
 
-    def _changed(self, action: dict[str, Any]) -> ChangedFile:
+    def _changed(self, action: FileAction) -> ChangedFile:
         return ChangedFile(partial(self._vector, action), partial(self.task, action))
 
-    def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, ChangedFile]:
+    def _by_path(self, actions: list[FileAction]) -> dict[str, ChangedFile]:
         files: dict[str, ChangedFile] = {}
         for action in actions:
-            path = join(self._store.root, self._decoded(action))
+            path = join(self._store.root, decode_uri(action.path))
             if path in files:
                 raise self._corrupt(f"{path} is added or removed twice")
             files[path] = self._changed(action)
         return files
 
-    def task(self, action: Mapping[str, Any]) -> FileTask:
+    def task(self, action: FileAction) -> FileTask:
         """The task of a file of this commit."""
-        path = self._decoded(action)
+        path = decode_uri(action.path)
         location = join(self._store.root, path)
-        stats = action.get("stats")
+        stats = action.stats if isinstance(action.stats, str) else None
         return FileTask(
             id=path,
             location=location,
             size=self._size(action, location),
-            partition_values=self._partition_values(action, path),
-            rows=rows_in_stats(stats if isinstance(stats, str) else None),
+            partition_values=self._partition_values(action),
+            rows=rows_in_stats(stats),
             deletion_vector=self._vector(action),
             commit_version=self.version,
             commit_timestamp=self.time,
-            stats=stats if isinstance(stats, str) else None,
+            stats=stats,
         )
 
-    def _decoded(self, action: Mapping[str, Any]) -> str:
-        path = action.get("path")
-        if not isinstance(path, str):
-            raise self._corrupt("a file has no path")
-        return decode_uri(path)
+    def _vector(self, action: FileAction) -> DeletionVector | None:
+        tree = action.deletion_vector
+        return None if tree is None else vector_from(tree, self._store.root, decode_uri(action.path))
 
-    def _vector(self, action: Mapping[str, Any]) -> DeletionVector | None:
-        tree = action.get("deletionVector")
-        if tree is None:
-            return None
-        if not isinstance(tree, dict):
-            raise self._corrupt("a deletion vector is not an object")
-        return vector_from(tree, self._store.root, self._decoded(action))
-
-    def _size(self, action: Mapping[str, Any], location: str) -> int:
-        if (size := action.get("size")) is not None:
+    def _size(self, action: FileAction, location: str) -> int:
+        if action.size is not None:
             with suppress(TypeError, ValueError, OverflowError):
-                if 0 <= (count := whole_count(size)) <= MAX_FILE_BYTES:
+                if 0 <= (count := whole_count(action.size)) <= MAX_FILE_BYTES:
                     return count
-            raise self._corrupt(f"{self._decoded(action)} has the size {str(size)[:50]}")
+            raise self._corrupt(f"{action.path} has the size {str(action.size)[:50]}")
         try:
             return self._store.info(location).size  # a remove need not say
         except (FileNotFoundError, PermissionError):
-            raise self._corrupt(f"{self._decoded(action)} has no size, and its file is gone") from None
+            raise self._corrupt(f"{action.path} has no size, and its file is gone") from None
 
-    def _partition_values(self, action: Mapping[str, Any], path: str) -> dict[str, str | None]:
-        metadata = self.head.metadata
-        mapping = metadata.mapping(self.head.protocol, self._table)
-        keys = metadata.partition_keys(mapping, self._table)
-        values = action.get("partitionValues")
-        if keys and not isinstance(values, dict):
-            raise self._corrupt(f"{path} has no partition values, and the table is partitioned")
-        if not isinstance(values, dict):
-            return {}
-        texts = {column: next((values[key] for key in keys[column] if key in values), None) for column in keys}
-        if not all(value is None or isinstance(value, str) for value in texts.values()):
-            raise self._corrupt(f"{path} has partition values that are not text")
-        return texts
+    def _partition_values(self, action: FileAction) -> dict[str, str | None]:
+        metadata, values = self.head.metadata, action.partition_values
+        keys = metadata.partition_keys(metadata.mapping(self.head.protocol, self._table), self._table)
+        if keys and values is None:
+            raise self._corrupt(f"{action.path} has no partition values, and the table is partitioned")
+        of_file = values or {}
+        return {column: next((of_file[key] for key in keys[column] if key in of_file), None) for column in keys}
 
     def _corrupt(self, why: str) -> LogError:
         return LogError(

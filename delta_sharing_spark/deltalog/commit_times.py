@@ -11,7 +11,7 @@ import re
 from functools import cached_property
 
 from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, find_actions
-from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name
+from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, parse_name, read_if_there
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import MAX_MILLIS
 from delta_sharing_spark.schema.instants import show_millis
@@ -67,10 +67,9 @@ class CommitTimes:
         """A version's timestamp in milliseconds; raises LogError where its commit file is gone, or lacks it."""
         path = in_log(commit_name(version))
         if self._since is not None and version >= self._since:
-            try:
-                return in_commit_timestamp(self._store.read(path), path, self._table)
-            except (FileNotFoundError, PermissionError):
-                raise self._unknown(version) from None
+            if (data := read_if_there(self._store, path)) is None:
+                raise self._unknown(version)
+            return in_commit_timestamp(data, path, self._table)
         try:
             modified = (
                 self._store.info(path).modified_ms
@@ -83,8 +82,16 @@ class CommitTimes:
             raise self._unknown(version) from None
         return modified
 
-    def at_or_before(self, timestamp_ms: int) -> int:
-        """The last version committed at or before a timestamp; raises VersionError where that lies before the first one there."""
+    def at_or_before(self, timestamp_ms: int, *, may_be_late: bool = False) -> int:
+        """The last version committed at or before a timestamp (time travel, a range's end).
+
+        Args:
+            timestamp_ms: Milliseconds since the epoch.
+            may_be_late: Whether one after the newest version means that version.
+
+        Raises:
+            VersionError: It lies before the first version there, or after the newest.
+        """
         low, high = self._search_range(timestamp_ms)
         first = self.time(low)
         if timestamp_ms < first:
@@ -92,26 +99,33 @@ class CommitTimes:
                 f"{show_millis(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
                 f"of {show_millis(first)}; ask for that time or later"
             )
-        return low + bisect.bisect_right(range(low, high + 1), timestamp_ms, key=self.time) - 1
+        version = low + bisect.bisect_right(range(low, high + 1), timestamp_ms, key=self.time) - 1
+        if version == self._newest and not may_be_late and timestamp_ms > self.time(version):
+            raise self._too_late(timestamp_ms)
+        return version
 
     def at_or_after(self, timestamp_ms: int) -> int:
-        """The first version there that was committed at or after a timestamp; raises VersionError where none was."""
+        """The first version there that was committed at or after a timestamp (a range's start); raises VersionError where none was."""
         try:
-            version = self.at_or_before(timestamp_ms)
+            version = self.at_or_before(timestamp_ms, may_be_late=True)
         except VersionError:
             return self.first()
         if self.time(version) >= timestamp_ms:
             return version
         if version == self._newest:
-            raise self.too_late(timestamp_ms)
+            raise self._too_late(timestamp_ms)
         return version + 1
 
-    def too_late(self, timestamp_ms: int) -> VersionError:
-        """The error of a timestamp after the newest version."""
+    def _too_late(self, timestamp_ms: int) -> VersionError:
         return VersionError(
             f"{show_millis(timestamp_ms)} is after the newest version of {self._table}: version {self._newest} of "
             f"{show_millis(self.time(self._newest))}; ask for that time or earlier"
         )
+
+    def of_newest(self, most: int) -> dict[int, int]:
+        """The newest versions, at most ``most``, and their timestamps in milliseconds, the newest last."""
+        versions = range(max(self.first(), self._newest - most + 1), self._newest + 1)
+        return {version: self.time(version) for version in versions}
 
     def first(self) -> int:
         """The earliest version whose commit is there, with all commits after it."""

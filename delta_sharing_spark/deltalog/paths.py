@@ -54,6 +54,14 @@ class LogStore(Protocol):
         """A file's bytes and modification time. Raises as :meth:`read`."""
 
 
+def read_if_there(store: LogStore, path: str) -> bytes | None:
+    """A whole file; None where it is not there, or is refused, which is alike where a credential cannot list."""
+    try:
+        return store.read(path)
+    except (FileNotFoundError, PermissionError):
+        return None
+
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 

@@ -1,6 +1,8 @@
 """Replays a version of a table from its log: protocol, metadata and live files (Delta protocol, "Action Reconciliation").
 
-Where a checkpoint is damaged, the version is replayed from an earlier one or from the commits, if they are there.
+Where a checkpoint is damaged, the version is replayed from an earlier one or from the commits, if they are there. A clean-up removes a
+checkpoint with the commits before it, and may leave commits before the next checkpoint. Their versions cannot be replayed. But the
+commits can be read, by a feed or a stream that has all before them: ``head_at`` tells their protocol and metadata.
 """
 
 from __future__ import annotations
@@ -19,11 +21,19 @@ from delta_sharing_spark.deltalog.checksum import Checksum, read_checksum
 from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
-from delta_sharing_spark.deltalog.paths import LogStore
-from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
+from delta_sharing_spark.deltalog.paths import LOG_DIR, LogStore, commit_name, in_log, read_if_there
+from delta_sharing_spark.deltalog.segment import (
+    READERS,
+    CheckpointFiles,
+    LogListing,
+    Segment,
+    find_segment,
+    read_all,
+    refused,
+)
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.connection_failures import forget_frames
-from delta_sharing_spark.network.parallel_calls import DaemonPool, result_of
+from delta_sharing_spark.network.parallel_calls import DaemonPool, in_parallel, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema import features
@@ -126,10 +136,17 @@ class Snapshot:
             yield from batch.tasks(keep_stats=keep_stats)
 
 
-def load_snapshot(
-    store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True
-) -> Snapshot:
-    """Load a version of a table.
+def read_snapshot(
+    store: LogStore,
+    read: Callable[[Snapshot], _T],
+    *,
+    version: int | None = None,
+    table: str = "the table",
+    gate: bool = True,
+) -> _T:
+    """What ``read`` makes of a version; it is called again where a checkpoint turns out to be damaged while it reads.
+
+    The version is then replayed from an earlier checkpoint or from the commits, which a warning says.
 
     Args:
         store: The table's storage.
@@ -142,22 +159,6 @@ def load_snapshot(
         VersionError: The version is not in the log.
         UnsupportedFeatureError: The table asks for more than this reader does.
         CredentialError: The storage refuses to read the log.
-    """
-    return read_snapshot(store, lambda snapshot: snapshot, version=version, table=table, gate=gate)
-
-
-def read_snapshot(
-    store: LogStore,
-    read: Callable[[Snapshot], _T],
-    *,
-    version: int | None = None,
-    table: str = "the table",
-    gate: bool = True,
-) -> _T:
-    """What ``read`` makes of a version; it is called again where a checkpoint turns out to be damaged while it reads.
-
-    The version is then replayed from an earlier checkpoint or from the commits, which a warning says. Arguments and errors are those of
-    :func:`load_snapshot`.
     """
 
     def of_segment(segment: Segment) -> _T:
@@ -179,7 +180,7 @@ class Head:
 
 
 def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
-    """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
+    """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`read_snapshot`."""
     return _past_damage(store, version, table, lambda segment: _load(store, segment, table, gate, has_files=False)[0])
 
 
@@ -336,44 +337,88 @@ def _contents(threads: DaemonPool, store: LogStore, segment: Segment, table: str
     return zip(paths, read_all(threads, read, paths, largest), strict=True)
 
 
-def version_at_or_before(
-    store: LogStore, timestamp_ms: int, *, table: str = "the table", allow_after_newest: bool = False
-) -> int:
-    """The last version committed at or before a timestamp (time travel, a range's end).
-
-    Args:
-        store: The table's storage.
-        timestamp_ms: Milliseconds since the epoch.
-        table: How errors name the table.
-        allow_after_newest: Whether a timestamp after the newest version means that version.
-
-    Raises:
-        VersionError: It lies before the first version available, or after the newest.
-        LogError: The log cannot be read.
-    """
-    times, newest = _times(store, table)
-    version = times.at_or_before(timestamp_ms)
-    if version == newest and not allow_after_newest and timestamp_ms > times.time(newest):
-        raise times.too_late(timestamp_ms)
-    return version
-
-
-def version_at_or_after(store: LogStore, timestamp_ms: int, *, table: str = "the table") -> int:
-    """The first version committed at or after a timestamp (a range's start).
-
-    Raises:
-        VersionError: It lies after the newest version.
-        LogError: The log cannot be read.
-    """
-    return _times(store, table)[0].at_or_after(timestamp_ms)
-
-
-def commit_times(store: LogStore, most: int, *, table: str = "the table") -> dict[int, int]:
-    """The newest versions, at most ``most``, and their timestamps in milliseconds, the newest last; raises as ``load_head``."""
-    times, newest = _times(store, table)
-    return {version: times.time(version) for version in range(max(times.first(), newest - most + 1), newest + 1)}
-
-
-def _times(store: LogStore, table: str) -> tuple[CommitTimes, int]:
+def times_of(store: LogStore, table: str = "the table") -> CommitTimes:
+    """When the table's versions were committed. Raises as :func:`read_snapshot`."""
     head = load_head(store, table=table)
-    return CommitTimes(store, head.version, head.metadata, table), head.version
+    return CommitTimes(store, head.version, head.metadata, table)
+
+
+def head_at(store: LogStore, version: int, table: str) -> Head:
+    """Protocol and metadata of a version whose commit is there.
+
+    They are those of the log up to it. Where that is gone, they are those of a later version, if no commit between has others, or those
+    that its own commit or the last one before it has.
+
+    Raises:
+        VersionError: The version's commit is not there, or none of these tells.
+        LogError: The log cannot be read.
+    """
+    try:
+        return load_head(store, version=version, table=table)
+    except (VersionError, LogError) as error:
+        newest = find_segment(store, None, table).version
+        if version > newest:
+            raise
+        if read_if_there(store, in_log(commit_name(version))) is None:
+            raise gone(store, version, table) from error
+        unread = error
+    protocol, metadata, changed_at = _as_later(store, version, newest, table)
+    earlier = version
+    while (protocol is None or metadata is None) and (
+        data := read_if_there(store, in_log(commit_name(earlier)))
+    ) is not None:
+        own_protocol, own_metadata = _own(data, earlier)
+        protocol, metadata, earlier = protocol or own_protocol, metadata or own_metadata, earlier - 1
+    if protocol is None or metadata is None:
+        raise VersionError(
+            f"version {version} of {table} cannot be read: its log was cleaned up before version {earlier + 1}, and what the columns were "
+            f"until version {changed_at} changed them is not known; ask the provider to keep the log for longer, and read the table anew "
+            f"from a snapshot"
+        ) from unread
+    protocol.check(table)
+    metadata.check(table)
+    return Head(version, protocol, metadata)
+
+
+def _as_later(
+    store: LogStore, version: int, newest: int, table: str
+) -> tuple[Protocol | None, Metadata | None, int | None]:
+    """What a version has in common with the next one that can be replayed; and the first version that changed some of it."""
+    entries = store.list_from(LOG_DIR, f"{version:020d}.")
+    replayable = min(LogListing(entries).checkpoints if entries else (), default=newest)
+    head = load_head(store, version=replayable, table=table)
+    protocol: Protocol | None = head.protocol
+    metadata: Metadata | None = head.metadata
+    changed_at: int | None = None
+    versions = range(version + 1, replayable + 1)
+    for later, data in zip(
+        versions,
+        in_parallel([partial(read_if_there, store, in_log(commit_name(later))) for later in versions]),
+        strict=True,
+    ):
+        own_protocol, own_metadata = (None, None) if data is None else _own(data, later)
+        if data is None or own_protocol is not None:
+            protocol = None
+        if data is None or own_metadata is not None:
+            metadata = None
+        if protocol is None or metadata is None:
+            changed_at = later if changed_at is None else changed_at
+    return protocol, metadata, changed_at
+
+
+def _own(data: bytes, version: int) -> tuple[Protocol | None, Metadata | None]:
+    """The protocol and the metadata that a commit has itself."""
+    path = in_log(commit_name(version))
+    protocols = [protocol_from(tree, path) for tree in find_actions(data, "protocol", path)]
+    metadata = [metadata_from(tree, path) for tree in find_actions(data, "metaData", path)]
+    return protocols[-1] if protocols else None, metadata[-1] if metadata else None
+
+
+def gone(store: LogStore, version: int, table: str) -> VersionError:
+    """The error of a version whose commit is not there any more."""
+    remaining = LogListing(store.list_from(LOG_DIR, f"{version:020d}.") or ()).commits
+    begin = f", whose commits begin with version {min(remaining)}" if remaining else ""
+    return VersionError(
+        f"version {version} of {table} is no longer in its log{begin}: {in_log(commit_name(version))} cannot be read, and what it "
+        f"changed cannot be told; read the table anew from a snapshot"
+    )

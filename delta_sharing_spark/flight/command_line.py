@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.network import core_files
+from delta_sharing_spark.network.process_end import leave_no_core_file
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE
-from delta_sharing_spark.storage.text_files import UnfitFile, read_text
+from delta_sharing_spark.storage.user_files import UnfitFile, read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, 
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.flight.gateway import FlightGateway
 
-    core_files.write_none()
+    leave_no_core_file()
     settings = settings_of(arguments)
     with FlightGateway(SharingClient(arguments.profile or None, **options), settings) as gateway:
         out.write(f"A Flight gateway to {gateway.share} listens on {gateway.uri}\n")

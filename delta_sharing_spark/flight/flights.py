@@ -23,8 +23,7 @@ from delta_sharing_spark.flight.commands import FIELDS, Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.renewable import Renewable, Term, due_before
-from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.options.arguments import naming
+from delta_sharing_spark.options.declared import naming, parse_options
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import FileTask, Split
 from delta_sharing_spark.schema.types import Struct, schema_to_json

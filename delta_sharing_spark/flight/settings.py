@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.urls import is_loopback
 from delta_sharing_spark.sharing.identity import is_header_text
-from delta_sharing_spark.storage.text_files import LARGEST_CERTIFICATES, UnfitFile, read_text
+from delta_sharing_spark.storage.user_files import LARGEST_CERTIFICATES, UnfitFile, read_text
 
 #: Schemes of addresses (Flight RPC, "Location URIs").
 PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"

@@ -28,7 +28,7 @@ from delta_sharing_spark.native.machines import SHOWN_LENGTH, SIGN_OF_LIFE, SILE
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.served_place import ServedPlace
-from delta_sharing_spark.network import core_files
+from delta_sharing_spark.network.process_end import leave_no_core_file
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
 _FOR_PLAN, _SOON = 300.0, 1.0
@@ -208,7 +208,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.chdir("/")
-    core_files.write_none()
+    leave_no_core_file()
     names = "host", "port", "certificate", "key_field", "memory"
     run(secret=bytes.fromhex(settings["secret"]), **{name: settings[name] for name in names})
 

@@ -103,14 +103,14 @@ class ClientCertificate:
 
     def _check_pem(self, certificate: bytes, key: bytes) -> None:
         if b"-----BEGIN CERTIFICATE-----" not in certificate:
-            raise _wrong(
-                "clientCertificate",
+            raise OptionError(
                 f"the client certificate {self.certificate_file} holds no certificate in PEM; name a PEM file, made of another "
                 f"form by openssl",
+                option="clientCertificate",
             )
         if b"PRIVATE KEY-----" not in key:
             advice = "name a PEM file of the key" if self.key_file else "name the file of its key in clientKey"
-            raise _wrong("clientKey", f"{self._key_path} holds no private key in PEM; {advice}")
+            raise OptionError(f"{self._key_path} holds no private key in PEM; {advice}", option="clientKey")
 
     def _check_time(self, path: str) -> None:
         # Not public; where a Python has it not, the server's alert tells.
@@ -124,34 +124,30 @@ class ClientCertificate:
             return
         moment = datetime.fromtimestamp(ends if now > ends else begins, timezone.utc)
         how = "expired at" if now > ends else "is not valid before"
-        raise _wrong(
-            "clientCertificate",
+        raise OptionError(
             f"the client certificate {self.certificate_file} {how} {moment:%Y-%m-%dT%H:%M:%SZ}; ask whoever issued it for a new "
             f"one, and check the clock of this machine",
+            option="clientCertificate",
         )
 
     def _refused(self, error: Exception, *, needs_password: bool) -> OptionError:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-            return _wrong(
-                "clientKey",
+            return OptionError(
                 f"the key {self._key_path} is not that of the client certificate {self.certificate_file}; name the two of one pair",
+                option="clientKey",
             )
         if needs_password:
             problem = "is not the right one" if self._password else "is missing"
-            return _wrong(
-                "clientKeyPassword",
+            return OptionError(
                 f"the key {self._key_path} is encrypted, and its password {problem}; give it by the option clientKeyPassword or "
                 f"{PASSWORD_VARIABLE}",
+                option="clientKeyPassword",
             )
-        return _wrong(
-            "clientCertificate",
+        return OptionError(
             f"the client certificate {self.certificate_file} or its key {self._key_path} cannot be read "
             f"({getattr(error, 'reason', None) or type(error).__name__}); check both files",
+            option="clientCertificate",
         )
-
-
-def _wrong(option: str, why: str) -> OptionError:
-    return OptionError(why, option=option)
 
 
 def _bytes_of(path: str, option: str) -> bytes:
@@ -163,7 +159,7 @@ def _bytes_of(path: str, option: str) -> bytes:
                 return file.read(_LARGEST)
     except OSError as error:
         why = error.strerror
-    raise _wrong(option, f"the file {path} of the option {option} cannot be read ({why}); correct the path")
+    raise OptionError(f"the file {path} of the option {option} cannot be read ({why}); correct the path", option=option)
 
 
 @contextmanager

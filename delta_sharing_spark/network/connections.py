@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +20,11 @@ import requests
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from delta_sharing_spark.network.hosts import is_local_address
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import start
-from delta_sharing_spark.network.urls import Url
-from delta_sharing_spark.network.waits import AGAIN, FIRST
+from delta_sharing_spark.network.urls import Url, is_local_address
+
+_log = logging.getLogger(__name__)
 
 
 class ReadCancelled(Exception):
@@ -113,24 +116,57 @@ def pause(seconds: float) -> None:
         canceller.wait(seconds)
 
 
+#: Seconds of silence until the first warning, and between two warnings.
+FIRST, AGAIN = 10.0, 60.0
+#: The time of the last warning, by its reason: parallel reads wait for the same thing.
+_latest: ProcessCache[str, float] = ProcessCache(64)
+
+
+def say_waiting(what: str, why: str, now: float, waited: float, bound: float, option: str) -> None:
+    """Warn of a wait, unless it will end in an error soon, or runs in a Spark task, whose log nobody watches.
+
+    Args:
+        what: What is waited for.
+        why: Who does not answer, and how.
+        now: Seconds of the clock that the wait is measured by.
+        waited: Seconds since the wait began.
+        bound: Seconds after which it is given up.
+        option: The option that sets the bound.
+    """
+    latest, pyspark = _latest.get(why), sys.modules.get("pyspark.taskcontext")
+    is_in_task = pyspark is not None and pyspark.TaskContext.get() is not None
+    if bound < 2 * FIRST or (latest is not None and 0 <= now - latest < AGAIN) or is_in_task:
+        return
+    _latest.put(why, now)
+    _log.warning(
+        "%s: no answer for %.0f s (%s); it is waited for up to %.0f s, which the option %s changes",
+        what,
+        waited,
+        why,
+        bound,
+        option,
+    )
+
+
 class Deadline:
     """Ends the requests of this thread, answers included, once their time is over, whatever the other side sends.
 
-    A read's time-out begins anew with every byte, a deadline does not. It is a context manager; the innermost one counts.
+    A read's time-out begins anew with every byte, a deadline does not. It is a context manager; the innermost one counts. Ten seconds in
+    which nothing comes are warned of (``say_waiting``), and each minute after.
 
     Args:
         seconds: The time from entering the context.
-        silent: Is told of ten seconds in which nothing came, and of each minute after: whose silence it is, when, and for how long.
+        what: How a warning names what is waited for.
+        silence: Seconds after which a read that brings nothing is given up (``readTimeout``).
+        late: Makes the error that leaves the context in the place of any other, and of none, once the time is over.
 
     Attributes:
-        is_over: Whether the time is over; what was read since may be cut off.
+        is_over: Whether the time is over; what was read since may be cut off, and look complete.
     """
 
-    def __init__(
-        self, seconds: float, silent: Callable[[str, float, float], None] = lambda host, now, waited: None
-    ) -> None:
+    def __init__(self, seconds: float, what: str, silence: float, late: Callable[[], Exception]) -> None:
         self.is_over = False
-        self._silent = silent
+        self._what, self._silence, self._late = what, silence, late
         self._last_byte = time.monotonic()
         self._next_word = self._last_byte + FIRST
         self._ends = self._last_byte + seconds
@@ -146,11 +182,14 @@ class Deadline:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         _DEADLINE.reset(self._before)
         self._connection = None
         with _watched_lock:
             _watched.discard(self)
+        is_failure = kind is None or (issubclass(kind, Exception) and not issubclass(kind, ReadCancelled))
+        if self.is_over and is_failure:
+            raise self._late() from None
 
     def extend(self, seconds: float) -> None:
         """Allow so many seconds more, up to an hour altogether, for an answer that makes progress."""
@@ -171,7 +210,8 @@ class Deadline:
                 self._next_word = now + AGAIN
                 connection: Any = self._connection
                 host = getattr(connection, "_tunnel_host", None) or getattr(connection, "host", "the other side")
-                self._silent(str(host), now, now - self._last_byte)
+                waited = now - self._last_byte
+                say_waiting(self._what, f"{host} is silent", now, waited, self._silence, "readTimeout")
             return
         self.is_over = True
         connection = self._connection

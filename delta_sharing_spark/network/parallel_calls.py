@@ -105,7 +105,8 @@ class DaemonPool(Executor):
             calls.idle.get_nowait()
         except queue.Empty:
             self._begin()
-        calls.cancel_if_over()
+        if self._calls.is_over:  # another thread closed the pool meanwhile
+            calls.cancel()
         return result
 
     def _begin(self) -> None:
@@ -160,15 +161,9 @@ class _Calls:
         self.is_over = False
 
     def close(self) -> None:
-        """See ``DaemonPool.close``."""
         self.is_over = True
         self.canceller.break_off()
         self.cancel()
-
-    def cancel_if_over(self) -> None:
-        """Cancel a call that was put while another thread closed the pool."""
-        if self.is_over:
-            self.cancel()
 
     def cancel(self) -> None:
         """Cancel the calls that have not begun, and let the threads end."""

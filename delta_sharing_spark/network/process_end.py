@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 #: Seconds that the end of a process waits for the threads of reads that it broke off, and seconds between two looks at them.
@@ -173,6 +173,14 @@ def stay_at_end() -> None:
             never = threading.Lock()
             never.acquire()
             never.acquire()
+
+
+def leave_no_core_file() -> None:
+    """Have this process and those that it starts leave no file of their memory, in which credentials are, where a fault ends them."""
+    with suppress(ImportError, OSError, ValueError):  # a system without such files
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _end() -> None:

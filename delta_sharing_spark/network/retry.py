@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from delta_sharing_spark import metrics
 from delta_sharing_spark.errors import DeltaSharingError, ServerError
+from delta_sharing_spark.network.connections import FIRST, say_waiting
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.network.waits import FIRST, say_waiting
 
 if TYPE_CHECKING:
     import tenacity

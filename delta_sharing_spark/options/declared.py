@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -234,8 +235,7 @@ def parse_options(
     parsed = {o.name: o.parse(o.name, texts[o.name], zone) for o in OPTIONS if o.name in texts}
     _check_versions(parsed)
     _check_gateway(parsed)
-    _check_identity(parsed)
-    _check_certificate(parsed)
+    _check_credentials(parsed)
     if is_stream is not None:
         _check_scope(parsed, is_stream)
     if "timeZone" not in texts:
@@ -249,6 +249,17 @@ def parse_options(
 
 def _refused(option: str, why: str) -> OptionError:
     return OptionError(why, option=option)
+
+
+def _clash(option: str, other: str, why: str = "give one") -> OptionError:
+    """The error of two options that exclude each other."""
+    return _refused(option, f"option '{option}' does not go with '{other}': {why}")
+
+
+def _need(parsed: Mapping[str, Any], options: Sequence[str], needed: str, why: str) -> None:
+    """Refuse options, by the first of them, without another one that they need."""
+    if options and needed not in parsed:
+        raise _refused(needed, f"option '{options[0]}' needs '{needed}', {why}")
 
 
 def _of_group(names: Iterable[str], *groups: str) -> list[str]:
@@ -272,65 +283,49 @@ def _check_address(texts: Mapping[str, str]) -> None:
         )
 
 
+#: Versions, and the moments that may be named in their place.
+_MOMENTS = (
+    ("versionAsOf", "timestampAsOf"),
+    ("startingVersion", "startingTimestamp"),
+    ("endingVersion", "endingTimestamp"),
+)
+
+
 def _check_versions(parsed: Mapping[str, Any]) -> None:
-    for version, timestamp in (
-        ("versionAsOf", "timestampAsOf"),
-        ("startingVersion", "startingTimestamp"),
-        ("endingVersion", "endingTimestamp"),
-    ):
+    for version, timestamp in _MOMENTS:
         if version in parsed and timestamp in parsed:
             raise _refused(version, f"Please either provide '{version}' or '{timestamp}'.")
-    others = {"versionAsOf", "timestampAsOf", "readChangeFeed"} & parsed.keys()
-    if "ref" in parsed and others:
-        raise _refused(
-            "ref", f"'ref' names the snapshot of a branch or tag and does not go with '{min(others)}'; give one"
-        )
-    if {"versionAsOf", "timestampAsOf"} & parsed.keys() and parsed.get("readChangeFeed"):
-        raise _refused(
-            "readChangeFeed",
-            "readChangeFeed reads a range of versions: give startingVersion and endingVersion instead of "
-            "versionAsOf or timestampAsOf",
+    travels = {"versionAsOf", "timestampAsOf"} & parsed.keys()
+    if "ref" in parsed and (others := travels | ({"readChangeFeed"} & parsed.keys())):
+        raise _clash("ref", min(others), "it names the snapshot of a branch or tag; give one")
+    if travels and parsed.get("readChangeFeed"):
+        raise _clash(
+            "readChangeFeed", min(travels), "it reads a range of versions; give startingVersion and endingVersion"
         )
     first, last = parsed.get("startingVersion"), parsed.get("endingVersion")
     if isinstance(first, int) and isinstance(last, int) and first > last:
-        raise _refused(
-            "startingVersion",
-            f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward",
-        )
+        why = f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward"
+        raise _refused("startingVersion", why)
     begin, end = parsed.get("startingTimestamp"), parsed.get("endingTimestamp")
     if begin is not None and end is not None and begin > end:
-        raise _refused(
-            "startingTimestamp", "startingTimestamp is later than endingTimestamp; give a range that goes forward"
-        )
+        why = "startingTimestamp is later than endingTimestamp; give a range that goes forward"
+        raise _refused("startingTimestamp", why)
 
 
 def _check_gateway(parsed: Mapping[str, Any]) -> None:
     ours = sorted(name for name in parsed if name.startswith("gateway") and name != "gateway")
+    _need(parsed, ours, "gateway", "the address of the Flight gateway that it is for")
     if "gateway" not in parsed:
-        if ours:
-            raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
     if "ref" in parsed:
-        raise _refused("ref", "'ref' is not asked of a gateway; give the id of its snapshot as 'versionAsOf'")
+        raise _clash("ref", "gateway", "give the id of its snapshot as 'versionAsOf'")
     others = [option.name for option in OPTIONS if option.behind_gateway and option.name in parsed]
     if others:
-        raise _refused(
-            others[0],
-            f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile, asks the server and reads the files; "
-            f"leave it out, or give it to the gateway",
-        )
+        holds = "the gateway holds the profile, asks the server and reads the files"
+        raise _clash(others[0], "gateway", f"{holds}; leave it out, or give it to the gateway")
     if "#" in re.sub("`[^`]*`", "", parsed["path"]):
-        raise _refused(
-            "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
-        )
-
-
-def _check_certificate(parsed: Mapping[str, Any]) -> None:
-    ours = _of_group(parsed, CERTIFICATE)
-    if ours and "clientCertificate" not in parsed:
-        raise _refused(
-            ours[0], f"option '{ours[0]}' belongs to a client certificate; name its file in 'clientCertificate'"
-        )
+        why = "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
+        raise _refused("path", why)
 
 
 #: What may name the source of a token, and the options that belong to some of them: those needed, those allowed.
@@ -341,20 +336,22 @@ _ALLOWED = {
 }  # fmt: skip
 #: Inline options that are no credentials.
 _BESIDE = ("shareCredentialsVersion", "endpoint")
+_EITHER = "the token is got by one or the other; leave one out"
 
 
-def _check_identity(parsed: Mapping[str, Any]) -> None:
+def _check_credentials(parsed: Mapping[str, Any]) -> None:
+    _need(parsed, _of_group(parsed, CERTIFICATE), "clientCertificate", "the file of the certificate that it belongs to")
     ours, of_key = _of_group(parsed, IDENTITY), _of_group(parsed, KEYS)
-    if of_key and set(ours) <= {"identityEndpoint"}:
-        _check_key(parsed, of_key[0])
+    if set(ours) <= {"identityEndpoint"} and of_key:
+        _need(parsed, of_key, "privateKeyOrigin", "the origin that may receive what the key signs")
+        _need(parsed, of_key, "identityEndpoint", "the one endpoint that may be shown the tokens which the key gets")
+        if inline := _of_group(parsed, INLINE):
+            raise _clash(inline[0], of_key[0], "a key is for a profile's path; leave one out")
         return
     if not ours:
         return
     if of_key:
-        raise _refused(
-            of_key[0],
-            f"option '{of_key[0]}' does not go with '{ours[0]}': the token is got by one or the other; leave one out",
-        )
+        raise _clash(of_key[0], ours[0], _EITHER)
     sources = [name for name in ours if name in _SOURCES]
     if len(sources) != 1:
         raise _refused(
@@ -362,40 +359,18 @@ def _check_identity(parsed: Mapping[str, Any]) -> None:
             f"{' and '.join(sources or ours[:1])} must stand beside exactly one source of the token: "
             f"bearerTokenFile, bearerTokenCommand or identity",
         )
-    secrets = [name for name in _of_group(parsed, INLINE) if name not in _BESIDE]
-    if secrets:
-        raise _refused(
-            secrets[0],
-            f"option '{secrets[0]}' does not go with '{sources[0]}': the token is one or the other; leave one out",
-        )
-    if not {"identityEndpoint", "endpoint"} & parsed.keys():
-        raise _refused(
-            "identityEndpoint",
-            f"option '{sources[0]}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
-        )
+    if secrets := [name for name in _of_group(parsed, INLINE) if name not in _BESIDE]:
+        raise _clash(secrets[0], sources[0], _EITHER)
+    if "endpoint" not in parsed:
+        _need(parsed, sources, "identityEndpoint", "the one endpoint that the token may be shown to")
     kind = parsed.get("identity", sources[0])
     for name, kinds in _ALLOWED.items():
         if name in parsed and kind not in kinds:
             raise _refused(name, f"option '{name}' is for identity={' and '.join(kinds)}; leave it out")
-    needed = _NEEDED.get(kind)
-    if needed is not None and needed not in parsed:
+    if (needed := _NEEDED.get(kind)) is not None and needed not in parsed:
         raise _refused(needed, f"identity={kind} needs the option '{needed}'")
-    others = [name for name in ours if name.startswith("tokenExchange")]
-    if others and "tokenExchangeEndpoint" not in parsed:
-        raise _refused(others[0], f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged")
-
-
-def _check_key(parsed: Mapping[str, Any], named: str) -> None:
-    for needed, why in (
-        ("privateKeyOrigin", "the origin that may receive what the key signs"),
-        ("identityEndpoint", "the one endpoint that may be shown the tokens which the key gets"),
-    ):
-        if needed not in parsed:
-            raise _refused(needed, f"option '{named}' needs '{needed}', {why}")
-    if inline := _of_group(parsed, INLINE):
-        raise _refused(
-            inline[0], f"option '{inline[0]}' does not go with '{named}': a key is for a profile's path; leave one out"
-        )
+    exchange = [name for name in ours if name.startswith("tokenExchange")]
+    _need(parsed, exchange, "tokenExchangeEndpoint", "where the token is exchanged")
 
 
 def check_batch(options: ReadOptions) -> None:
@@ -414,23 +389,16 @@ def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
                 raise _refused(option.name, f"option '{option.name}' has no meaning in a stream{reads_on}; remove it")
         return
     if parsed.get("startingVersion") == "latest":
-        raise _refused(
-            "startingVersion",
-            "Invalid value 'latest' for option 'startingVersion', must be an integer greater than or equal to zero; "
-            "'latest' is for streams",
-        )
-    starts, ends = ("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")
+        why = "must be an integer greater than or equal to zero; 'latest' is for streams"
+        raise values.invalid("startingVersion", "latest", why)
+    _, starts, ends = _MOMENTS
     ranged = [option.name for option in OPTIONS if option.name in (*starts, *ends) and option.name in parsed]
-    if parsed.get("readChangeFeed"):
-        if not set(starts) & parsed.keys():
-            raise _refused(
-                "readChangeFeed",
-                "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed",
-            )
-    elif ranged:
-        raise _refused(
-            ranged[0], f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf"
-        )
+    if parsed.get("readChangeFeed") and not set(starts) & parsed.keys():
+        why = "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed"
+        raise _refused("readChangeFeed", why)
+    if ranged and not parsed.get("readChangeFeed"):
+        why = f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf"
+        raise _refused(ranged[0], why)
     warn_of_stream_options(parsed)
 
 
@@ -529,22 +497,12 @@ def refuse_foreign(key: str, value: str) -> None:
 _OTHER_WORDS = {
     **dict.fromkeys(("filter", "filters", "predicate", "predicates", "condition", "conditions", "rowfilter"), "where"),
     **dict.fromkeys(
-        (
-            "column",
-            "cols",
-            "columnnames",
-            "columnsnames",
-            "select",
-            "selectedcolumns",
-            "usecols",
-            "fields",
-            "projection",
-        ),
+        ("column", "cols", "columnnames", "columnsnames", "select", "selectedcolumns", "usecols", "fields", "projection"),
         "columns",
     ),
     **dict.fromkeys(("rows", "nrows", "numrows", "maxrows", "top"), "limit"),
     **dict.fromkeys(("asof", "versionnumber"), "version"),
-}
+}  # fmt: skip
 
 
 def check_arguments(names: Iterable[str], arguments: Sequence[str]) -> None:
@@ -570,3 +528,30 @@ def _meant(name: str, arguments: Sequence[str]) -> str | None:
     if word is not None:
         return word if word in arguments else {"version": "versionAsOf"}.get(word, word)
     return values.nearest(name, arguments) or values.nearest(name, (option.name for option in OPTIONS))
+
+
+#: The arguments of ``scan`` and ``changes`` by the options that they become, where the two are called differently.
+ARGUMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "versionAsOf": "version",
+        "timestampAsOf": "timestamp",
+        "startingVersion": "starting_version",
+        "endingVersion": "ending_version",
+        "startingTimestamp": "starting_timestamp",
+        "endingTimestamp": "ending_timestamp",
+    }
+)
+
+
+@contextmanager
+def naming(arguments: Mapping[str, str]) -> Iterator[None]:
+    """Within it an OptionError names ``arguments``, by their options, instead of the options."""
+    try:
+        yield
+    except OptionError as error:
+        text = str(error)
+        for option, argument in arguments.items():
+            text = re.sub(rf"(?:option )?'{option}'|\b{option}\b", argument, text)
+        if text == str(error):
+            raise
+        raise OptionError(text, **vars(error)) from None

@@ -28,7 +28,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     spark_name,
 )
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Field, FieldsByName, Struct
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", "!>": "<=", ">": ">", ">=": ">=",
                 "!<": ">=", "<=>": "<=>"}  # fmt: skip
@@ -79,7 +79,7 @@ class _Parser(Cursor):
         super().__init__(text)
         self._schema, self._zone, self._now = schema, zone, now
         #: Of each struct that was looked into, by its identity, the fields of each name without case: a table may have 100,000.
-        self._fields: dict[int, dict[str, list[Field]]] = {}
+        self._fields: dict[int, FieldsByName] = {}
 
     def parse(self) -> tree.Expression:
         start = self.peek
@@ -217,7 +217,7 @@ class _Parser(Cursor):
                     raise self.error(token, "a chained comparison compares a condition; write a < b AND b < c")
                 value, is_chained = self._compare(_COMPARISONS[token.value], value, right, token), True
             elif token.kind == "operator" and token.value in ARITHMETIC:
-                raise self.outside(token, f"arithmetic ({token.text})")
+                raise self.arithmetic(token)
             elif token.is_one_of("COLLATE"):
                 raise self.outside(token, "a collation", "strings compare by bytes")
             else:
@@ -454,20 +454,17 @@ def _run(steps: Steps, too_deep: Callable[[], PredicateError]) -> Operand:
                 return value
 
 
-def _fields_named(name: str, struct: Struct, by_struct: dict[int, dict[str, list[Field]]]) -> list[Field]:
+def _fields_named(name: str, struct: Struct, by_struct: dict[int, FieldsByName]) -> list[Field]:
     """The fields of a name without case; ``by_struct`` keeps those of all names."""
-    by_name = by_struct.get(id(struct))
-    if by_name is None:
-        by_name = by_struct[id(struct)] = {}
-        for field in struct.fields:
-            by_name.setdefault(field.name.lower(), []).append(field)
-    return by_name.get(name.lower(), [])
+    if id(struct) not in by_struct:
+        by_struct[id(struct)] = FieldsByName(struct)
+    return by_struct[id(struct)].alike(name)
 
 
 def resolve(
     names: Iterable[str],
     schema: Struct,
-    by_struct: dict[int, dict[str, list[Field]]] | None = None,
+    by_struct: dict[int, FieldsByName] | None = None,
     *,
     takes_char: bool = False,
 ) -> tree.Column:
@@ -497,7 +494,8 @@ def resolve(
             )
         if not near:
             there_are = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
-            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {there_are}")
+            text = "" if path else "; a text stands in quotes"
+            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {there_are}{text}")
         field = near[0]
         path.append(field.name)
         kind = field.type

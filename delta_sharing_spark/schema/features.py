@@ -31,7 +31,7 @@ _DECIMALS = {"byte": Decimal(3, 0), "short": Decimal(5, 0), "integer": Decimal(1
 
 
 #: Reader features that this reader does, in both access modes, as the log spells them. Of those that only add types it reads
-#: the columns of other types, and refuses a load that has one of theirs (``schema.types.check_types``).
+#: the columns of other types, and refuses a load that has one of theirs (``schema.projections.check_types``).
 SUPPORTED = frozenset({
     "columnMapping", "deletionVectors", "timestampNtz", "timestampWithoutTimezone", "typeWidening", "typeWidening-preview",
     "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding",

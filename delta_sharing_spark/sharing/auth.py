@@ -235,7 +235,9 @@ def _issued_token(profile: Profile, settings: NetworkSettings) -> tuple[str, flo
     try:
         return with_retries(settings, partial(ask, ways[0]))
     except ServerError as refusal:
-        if len(ways) == 1 or not _refuses_client(refusal):
+        # The endpoint may know the client when it shows its secret in the other way.
+        is_unknown = refusal.status in (400, 403) and refusal.error_code in _UNKNOWN_CLIENT
+        if len(ways) == 1 or not (refusal.status == 401 or is_unknown):
             raise
         try:
             answer = with_retries(settings, partial(ask, ways[1]))
@@ -251,11 +253,6 @@ _Way: TypeAlias = Callable[[], tuple[dict[str, str], str | None]]
 _posted: ProcessCache[Profile, bool] = ProcessCache(_CACHED)
 #: Error codes by which token endpoints say that they do not know the client, or that its id is not where they look for it.
 _UNKNOWN_CLIENT = ("invalid_client", "invalid_request", "unauthorized_client")
-
-
-def _refuses_client(refusal: ServerError) -> bool:
-    """Whether a token endpoint may know the client when it shows its secret in the other way."""
-    return refusal.status == 401 or (refusal.status in (400, 403) and refusal.error_code in _UNKNOWN_CLIENT)
 
 
 def _exchange_form(exchange: TokenExchange, subject: str) -> tuple[dict[str, str], str | None]:

@@ -1,4 +1,4 @@
-"""Where a recipient without a secret gets its token: a file that rotates, a command, the platform, and which endpoint may see it.
+"""Where a recipient without a secret gets its token, which endpoint may see it, and what profiles may do with the recipient's key.
 
 Profiles are written by providers, so nothing here is ever read from one: the recipient asks for it by options or by the environment.
 """
@@ -23,9 +23,9 @@ from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.urls import url_or_none
-from delta_sharing_spark.options import IDENTITY, KEYS, OPTIONS, ReadOptions, parse_options
+from delta_sharing_spark.options.declared import IDENTITY, KEYS, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.storage.text_files import LARGEST_SECRET, UnfitFile, read_text
+from delta_sharing_spark.storage.user_files import LARGEST_SECRET, UnfitFile, read_text
 
 #: The environment variable with the token that a Flight gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
@@ -120,13 +120,37 @@ def whole_path(path: str) -> str:
     return path
 
 
-def identity_from_environment() -> Identity | None:
-    """The identity that the environment asks for, None without one; raises ConfigError where its variables contradict each other."""
-    return from_environment(identity_of)
+@dataclass(frozen=True, slots=True)
+class KeyConsent:
+    """What the recipient lets profiles do with a private key.
+
+    Attributes:
+        origin: A URL of the origin that may receive assertions.
+        endpoint: The one sharing endpoint that may be shown the tokens which assertions get.
+        file: The key's whole path; None for the one that a profile in a local file names.
+        audience: For whom assertions may be, if that is no URL of ``origin``.
+    """
+
+    origin: str
+    endpoint: str
+    file: str | None = None
+    audience: str | None = None
+
+
+def key_consent(options: ReadOptions) -> KeyConsent | None:
+    """What a load's options let profiles do with a private key, if anything."""
+    origin, endpoint, file = options.private_key_origin, options.identity_endpoint, options.private_key_file
+    if origin is None or endpoint is None:
+        return None
+    return KeyConsent(origin, endpoint, None if file is None else whole_path(file), options.private_key_audience)
 
 
 def from_environment(make: Callable[[ReadOptions], _T | None]) -> _T | None:
-    """What ``make`` makes of the environment's options of identities and keys, None without any; raises as above."""
+    """What ``make`` makes of the environment's options of identities and keys, None without any.
+
+    Raises:
+        ConfigError: Its variables contradict each other.
+    """
     variables = {option.name: variable_of(option.name) for option in OPTIONS if option.group in (IDENTITY, KEYS)}
     texts = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable, "").strip()}
     if not texts:

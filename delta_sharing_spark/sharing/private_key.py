@@ -11,9 +11,8 @@ from typing import Any
 
 from delta_sharing_spark.errors import ProfileError, printable
 from delta_sharing_spark.network.urls import url_or_none
-from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.sharing.identity import from_environment, is_same_endpoint, whole_path
-from delta_sharing_spark.storage.text_files import UnfitFile, read_text
+from delta_sharing_spark.sharing.identity import KeyConsent, is_same_endpoint
+from delta_sharing_spark.storage.user_files import UnfitFile, read_text
 
 _LONGEST_NAME = 200
 
@@ -28,46 +27,24 @@ class PrivateKey:
     pem: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyConsent:
-    """What the recipient lets profiles do with a private key.
-
-    Attributes:
-        origin: A URL of the origin that may receive assertions.
-        endpoint: The one sharing endpoint that may be shown the tokens which assertions get.
-        file: The key's whole path; None for the one that a profile in a local file names.
-        audience: For whom assertions may be, if that is no URL of ``origin``.
-    """
-
-    origin: str
-    endpoint: str
-    file: str | None = None
-    audience: str | None = None
-
-
-def key_consent(options: ReadOptions) -> KeyConsent | None:
-    """What a load's options let profiles do with a private key, if anything."""
-    origin, endpoint, file = options.private_key_origin, options.identity_endpoint, options.private_key_file
-    if origin is None or endpoint is None:
-        return None
-    return KeyConsent(origin, endpoint, None if file is None else whole_path(file), options.private_key_audience)
-
-
-def key_consent_from_environment() -> KeyConsent | None:
-    """The same of the environment; raises ConfigError where its variables contradict each other."""
-    return from_environment(key_consent)
-
-
 def read_key(
-    key: Mapping[str, Any], use: KeyUse, name: str, consent: KeyConsent | None, *, is_local_file: bool
+    key: Mapping[str, Any],
+    consent: KeyConsent | None,
+    name: str,
+    *,
+    endpoint: str,
+    token_endpoint: str,
+    audience: str,
+    is_local_file: bool,
 ) -> PrivateKey:
     """The key that signs for a profile.
 
     Args:
         key: The profile's ``privateKey``, with ``keyId``.
-        use: What the profile would use it for.
-        name: What errors call the profile.
         consent: What the recipient allows.
+        name: What errors call the profile.
+        endpoint, token_endpoint: Where the profile has tokens and assertions sent.
+        audience: For whom it has assertions made.
         is_local_file: Whether the profile is a file of this machine, whose key the recipient may confirm.
 
     Raises:
@@ -80,54 +57,42 @@ def read_key(
     if consent is None or file is None:
         key_text, yours = ("a key", "privateKeyFile to your key, ") if file is None else (f"the key {_path(file)}", "")
         raise ProfileError(
-            f"{name} would sign with {key_text} for {_without_query(use.token_endpoint)}, and whether your key signs is not for a profile "
+            f"{name} would sign with {key_text} for {_without_query(token_endpoint)}, and whether your key signs is not for a profile "
             f"to say: it was not read; if you trust this one, set the options {yours}privateKeyOrigin to the origin that may "
-            f"receive assertions, and identityEndpoint to {_without_query(use.endpoint)}"
+            f"receive assertions, and identityEndpoint to {_without_query(endpoint)}"
         )
-    use.check(consent, name)
+    origin = consent.origin
+    for is_allowed, option, why in (
+        (
+            is_same_endpoint(consent.endpoint, endpoint),
+            "identityEndpoint",
+            f"names the endpoint {_without_query(endpoint)}, and tokens that the key gets may be shown to {consent.endpoint} only",
+        ),
+        (
+            _is_of(token_endpoint, origin),
+            "privateKeyOrigin",
+            f"has assertions sent to {_without_query(token_endpoint)}, and the key may sign for {origin} only",
+        ),
+        (
+            audience == consent.audience or _is_of(audience, origin),
+            "privateKeyAudience",
+            f"has assertions made for {_without_query(audience)}, which is of another origin than {origin}",
+        ),
+    ):
+        if not is_allowed:
+            advice = f"set {option} to what the profile names if you trust it"
+            raise ProfileError(f"{name} {why}: the key was not read; {advice}")
     try:
         pem = read_text(file)
-    except UnfitFile as why:
-        raise ProfileError(f"the private key {_path(file)} {why}; check privateKeyFile") from None
+    except UnfitFile as unfit:
+        raise ProfileError(f"the private key {_path(file)} {unfit}; check privateKeyFile") from None
     return PrivateKey(file, str(key["keyId"]), str(key.get("algorithm") or "RS256"), pem)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUse:
-    """What a profile would use a key for: where assertions and tokens go, and for whom assertions are."""
-
-    endpoint: str
-    token_endpoint: str
-    audience: str
-
-    def check(self, consent: KeyConsent, name: str) -> None:
-        """Raise ProfileError where the recipient did not allow it."""
-        if not is_same_endpoint(consent.endpoint, self.endpoint):
-            raise _not_allowed(
-                f"{name} names the endpoint {_without_query(self.endpoint)}, and tokens that the key gets may be shown to "
-                f"{consent.endpoint} only",
-                "identityEndpoint",
-            )
-        if not _is_of(self.token_endpoint, consent.origin):
-            raise _not_allowed(
-                f"{name} has assertions sent to {_without_query(self.token_endpoint)}, and the key may sign for {consent.origin} only",
-                "privateKeyOrigin",
-            )
-        if self.audience != consent.audience and not _is_of(self.audience, consent.origin):
-            raise _not_allowed(
-                f"{name} has assertions made for {_without_query(self.audience)}, which is of another origin than {consent.origin}",
-                "privateKeyAudience",
-            )
 
 
 def _is_of(text: str, origin: str) -> bool:
     """Whether a URL is of the origin of another one."""
     one, other = url_or_none(text), url_or_none(origin)
     return one is not None and other is not None and one.origin == other.origin
-
-
-def _not_allowed(why: str, option: str) -> ProfileError:
-    return ProfileError(f"{why}: the key was not read; set {option} to what the profile names if you trust it")
 
 
 def _without_query(url: str) -> str:

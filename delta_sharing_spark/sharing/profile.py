@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.identity import Identity, identity_from_environment, is_header_text
-from delta_sharing_spark.sharing.private_key import (
+from delta_sharing_spark.sharing.identity import (
+    Identity,
     KeyConsent,
-    KeyUse,
-    PrivateKey,
-    key_consent_from_environment,
-    read_key,
+    from_environment,
+    identity_of,
+    is_header_text,
+    key_consent,
 )
+from delta_sharing_spark.sharing.private_key import PrivateKey, read_key
 from delta_sharing_spark.storage.locations import local_file
-from delta_sharing_spark.storage.text_files import decoded
+from delta_sharing_spark.storage.user_files import decoded
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"
@@ -159,9 +161,26 @@ def load_profile(
             f"the profile is empty text; give a path or the JSON, or leave it out to take that of {ENVIRONMENT}"
         )
     if text.startswith("{"):
-        return _from_json(text, "the profile", identity, key)
-    fields = _read(text)
-    return _from_json(fields, f"the profile {text}", identity, key, is_local_file=_is_local_file(text))
+        return profile_from_fields(_json_object(text, "the profile"), "the profile", identity, key)
+    name = f"the profile {text}"
+    fields_of_file = _json_object(_read(text), name)
+    # In this machine's own file system, and not in a store that is mounted or asked.
+    is_local_file = not text.startswith("dbfs:") and _local(text) is not None
+    return profile_from_fields(fields_of_file, name, identity, key, is_local_file=is_local_file)
+
+
+def profile_by(options: ReadOptions, source: str | Path | Mapping[str, Any] | Profile | None) -> Profile | None:
+    """The profile of ``source``, else of the environment, with the identity and the key that options ask for; None without any.
+
+    Raises:
+        ProfileError: As ``load_profile``.
+    """
+    identity, key = identity_of(options), key_consent(options)
+    if isinstance(source, Profile):
+        if identity is None:
+            return source
+        source = {"shareCredentialsVersion": source.version, "endpoint": source.endpoint}
+    return profile_from_environment(identity, key) if source is None else load_profile(source, identity, key)
 
 
 def profile_from_environment(identity: Identity | None = None, key: KeyConsent | None = None) -> Profile | None:
@@ -177,7 +196,7 @@ def profile_from_environment(identity: Identity | None = None, key: KeyConsent |
     text = os.environ.get(ENVIRONMENT, "").strip()
     if text:
         return load_profile(text, identity, key)
-    identity = identity or identity_from_environment()
+    identity = identity or from_environment(identity_of)
     return None if identity is None else Profile(identity.endpoint, "identity", identity=identity)
 
 
@@ -206,9 +225,13 @@ def profile_from_fields(
     if profile.type == _PRIVATE_KEY:
         signing = _object(_object(fields.get("auth"), "auth", name).get("privateKey"), "auth.privateKey", name)
         _required(signing, "keyId", name)
-        asked = KeyUse(profile.endpoint, profile.token_endpoint or "", profile.issuer or "")
-        consent = key or key_consent_from_environment()
-        profile = replace(profile, private_key=read_key(signing, asked, name, consent, is_local_file=is_local_file))
+        consent = key or from_environment(key_consent)
+        uses = {
+            "endpoint": profile.endpoint,
+            "token_endpoint": profile.token_endpoint or "",
+            "audience": profile.issuer or "",
+        }
+        profile = replace(profile, private_key=read_key(signing, consent, name, **uses, is_local_file=is_local_file))
     catalog = _optional(fields, "icebergEndpoint", name)
     return profile if catalog is None else replace(profile, iceberg_endpoint=catalog.strip().rstrip("/"))
 
@@ -218,7 +241,7 @@ def _from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None
     kind = str(fields.get("type") or "bearer_token").strip().lower()
     endpoint = _required(fields, "endpoint", name).strip().rstrip("/")
     if identity is None and kind == "bearer_token" and "bearerToken" not in fields:
-        identity = identity_from_environment()
+        identity = from_environment(identity_of)
     if identity is not None:
         if not identity.allows(endpoint):
             raise ProfileError(
@@ -317,11 +340,9 @@ def _encodable(value: str, key: str, name: str) -> str:
     return value
 
 
-def _from_json(
-    text: str, name: str, identity: Identity | None, key: KeyConsent | None, *, is_local_file: bool = False
-) -> Profile:
+def _json_object(text: str, name: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
+        fields: Any = json.loads(text)
     except json.JSONDecodeError as error:
         # Not the text around it, which may be the token.
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
@@ -330,7 +351,7 @@ def _from_json(
         raise ProfileError(f"{name} is not valid JSON; {_ADVICE}") from None
     if not isinstance(fields, dict):
         raise ProfileError(f"{name} is not a JSON object; {_ADVICE}")
-    return profile_from_fields(fields, name, identity, key, is_local_file=is_local_file)
+    return fields
 
 
 def _read(path: str) -> str:
@@ -385,16 +406,15 @@ def _bytes(path: str) -> bytes:
             # Without Databricks' mount Spark's Hadoop may know the scheme.
     if path.startswith(("https://", "http://")):
         return _download(path)
-    from delta_sharing_spark.storage.profile_files import read_bytes
+    from delta_sharing_spark.storage.user_files import read_bytes
 
     return read_bytes(path, LARGEST_PROFILE + 1)
 
 
 def _download(url: str) -> bytes:
     """Download a profile from a web server, by our own session: fsspec would need another package for it."""
-    from delta_sharing_spark.network.hosts import is_private
     from delta_sharing_spark.network.http import NetworkSettings
-    from delta_sharing_spark.network.urls import parse_url
+    from delta_sharing_spark.network.urls import is_private, parse_url
     from delta_sharing_spark.sharing.transport import RequestPurpose, read_bytes, send, with_retries
 
     if not is_private(parse_url(url)):
@@ -407,11 +427,6 @@ def _download(url: str) -> bytes:
         return read_bytes(response, "the profile", LARGEST_PROFILE)
 
     return with_retries(settings, ask)
-
-
-def _is_local_file(path: str) -> bool:
-    """Whether a profile lies in this machine's own file system, and not in a store that is mounted or asked."""
-    return not path.startswith("dbfs:") and _local(path) is not None
 
 
 def _local(path: str) -> Path | None:

@@ -42,12 +42,19 @@ from delta_sharing_spark.network.connections import (
     extend_deadline,
     refusing_local_addresses,
 )
-from delta_sharing_spark.network.hosts import is_loopback, is_private, redirect_refusal
 from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, rest_session
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
-from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target
-from delta_sharing_spark.network.waits import say_waiting
+from delta_sharing_spark.network.urls import (
+    Url,
+    UrlError,
+    host_of,
+    is_loopback,
+    is_private,
+    parse_url,
+    redirect_refusal,
+    redirect_target,
+)
 from delta_sharing_spark.redaction import without_secrets
 from delta_sharing_spark.sharing.wire_records import broken
 
@@ -69,33 +76,24 @@ def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
     Raises:
         DeltaSharingError: The error in the last ``RetryableError``, or any other that ``call`` raises.
     """
+
+    def late() -> RetryableError:
+        return RetryableError(
+            NetworkError(
+                f"the server's answer was not complete after {settings.request_seconds:.0f} s; check the endpoint and the network, "
+                f"and set readTimeout and retryTimeout higher if the server is merely slow"
+            )
+        )
+
+    def attempt() -> _T:
+        with Deadline(settings.request_seconds, "the sharing server", settings.read_timeout, late):
+            return call()
+
     try:
-        return retry(lambda: _in_time(settings, call), settings, what="the sharing server")
+        return retry(attempt, settings, what="the sharing server")
     except RetryableError as failure:
         error = failure.error or NetworkError(str(failure))
         raise (permanent_error(error) if failure.permanent else error) from None
-
-
-def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
-    seconds = settings.request_seconds
-    late = NetworkError(
-        f"the server's answer was not complete after {seconds:.0f} s; check the endpoint and the network, "
-        f"and set readTimeout and retryTimeout higher if the server is merely slow"
-    )
-
-    def silent(host: str, now: float, waited: float) -> None:
-        say_waiting("the sharing server", f"{host} is silent", now, waited, settings.read_timeout, "readTimeout")
-
-    with Deadline(seconds, silent) as deadline:
-        try:
-            result = call()
-        except Exception:
-            if deadline.is_over:
-                raise RetryableError(late) from None
-            raise
-    if deadline.is_over:
-        raise RetryableError(late)  # what was broken off may look complete
-    return result
 
 
 #: Hosts that have answered this process.

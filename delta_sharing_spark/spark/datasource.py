@@ -45,7 +45,7 @@ class DeltaSharingDataSource(DataSource):
     def schema(self) -> StructType:
         """The table's schema, narrowed by ``columns``, with change columns for a change feed."""
         from delta_sharing_spark.access.open import resolve
-        from delta_sharing_spark.options import parse_options
+        from delta_sharing_spark.options.declared import parse_options
         from delta_sharing_spark.schema.types import has_spatial, spark_schema_json
 
         with table_named(self.options.get("path", "")):

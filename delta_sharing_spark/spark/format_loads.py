@@ -30,10 +30,9 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table, resol
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
-from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.options.arguments import naming
-from delta_sharing_spark.options.declared import warn_of_stream_options
-from delta_sharing_spark.schema.types import merge, parse_schema, requested
+from delta_sharing_spark.options.declared import naming, parse_options, warn_of_stream_options
+from delta_sharing_spark.schema.projections import merge, requested
+from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark import patches
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
@@ -43,7 +42,7 @@ from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import register_source
 from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
 from delta_sharing_spark.spark.table_names import TIME_TRAVEL, table_references, tokens_of, with_frames
-from delta_sharing_spark.storage.profile_files import only_spark_reads
+from delta_sharing_spark.storage.user_files import only_spark_reads
 
 _Load = Callable[..., Any]
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pyspark import RDD, SparkContext, cloudpickle
 from delta_sharing_spark._version import install_line
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.machines import ClusterGateway
-from delta_sharing_spark.network.waits import FIRST
+from delta_sharing_spark.network.connections import FIRST
 from delta_sharing_spark.spark import start_gateway
 
 _log = logging.getLogger(__name__)

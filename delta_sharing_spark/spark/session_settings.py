@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import CERTIFICATE, IDENTITY, KEYS, OPTIONS, parse_options
+from delta_sharing_spark.options.declared import CERTIFICATE, IDENTITY, KEYS, OPTIONS, parse_options
 from delta_sharing_spark.spark.task_session import ZONE
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from delta_sharing_spark.access.load import Load, Recipient, RecipientTable
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
-from delta_sharing_spark.options.arguments import naming
+from delta_sharing_spark.options.declared import naming
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.rest import near_name

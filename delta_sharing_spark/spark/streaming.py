@@ -20,7 +20,7 @@ from delta_sharing_spark.access.contract import StreamIdentity
 from delta_sharing_spark.access.open import TableOpener, as_asked_for, negotiated_table, resolve_opened
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import FileGoneError, StreamError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.spark.batch import SplitPartition, SplitReader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, NoReturn
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -102,8 +102,5 @@ class PlaceFile(AbstractBufferedFile):  # type: ignore[misc]
 
 
 def _described(entry: StoredObject) -> dict[str, Any]:
-    name = entry.name.rstrip("/")
-    if name != entry.name:
-        return {"name": name, "size": 0, "type": "directory", "mtime": None}
-    moment = datetime.fromtimestamp(entry.modified_ms / 1000, timezone.utc)
-    return {"name": name, "size": entry.size, "type": "file", "mtime": moment}
+    kind = "directory" if entry.name.endswith("/") else "file"
+    return {"name": entry.name.rstrip("/"), "size": entry.size, "type": kind, "mtime": entry.modified}

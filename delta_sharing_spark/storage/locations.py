@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -21,6 +22,11 @@ class StoredObject(NamedTuple):
     name: str
     size: int
     modified_ms: int
+
+    @property
+    def modified(self) -> datetime | None:
+        """Its modification time in UTC; None of a directory."""
+        return None if self.name.endswith("/") else datetime.fromtimestamp(self.modified_ms / 1000, timezone.utc)
 
     @staticmethod
     def of_file(name: str, stat: os.stat_result) -> StoredObject:

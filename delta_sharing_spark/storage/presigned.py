@@ -9,9 +9,17 @@ from functools import lru_cache
 import requests
 
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import MAX_RENEWALS, SETTLING
-from delta_sharing_spark.network.urls import Url, UrlError, host_of, parse_url, redirect_target, scheme_of
+from delta_sharing_spark.network.urls import (
+    Url,
+    UrlError,
+    host_of,
+    is_local_address,
+    is_loopback,
+    parse_url,
+    redirect_target,
+    scheme_of,
+)
 from delta_sharing_spark.storage.answers import StorageRefusal, action_of, failure_of, reason_of
 from delta_sharing_spark.storage.range_reader import (
     FileVersion,

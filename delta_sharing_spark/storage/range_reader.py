@@ -48,7 +48,6 @@ from delta_sharing_spark.network.http import UNSENDABLE, NetworkSettings, data_s
 from delta_sharing_spark.network.pooled_connections import Answer, PooledAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.network.urls import Url
-from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 
 _T = TypeVar("_T")
@@ -442,12 +441,12 @@ class HttpWay(ABC):
             _Corrected: The answer says how to ask otherwise.
             Whatever ``ask`` raises.
         """
-        settings = self.settings
+        settings, host = self.settings, request.url.host
 
-        def silent(host: str, now: float, waited: float) -> None:
-            say_waiting(self.what, f"{host} is silent", now, waited, settings.read_timeout, "readTimeout")
+        def late() -> RetryableError:
+            return RetryableError(f"{host} had not sent all of it after {settings.request_seconds:.0f} s")
 
-        with Deadline(settings.request_seconds, silent) as deadline:
+        with Deadline(settings.request_seconds, self.what, settings.read_timeout, late) as deadline:
             try:
                 with canceller.watching(), self._send(request, is_decoded=is_decoded) as answer:
                     canceller.check()
@@ -455,18 +454,19 @@ class HttpWay(ABC):
                         self._refuse(request, answer)
                     result = receive(answer)
                     canceller.check()
+                    return result
             except Exception as error:
                 canceller.check()
-                if not deadline.is_over:  # else what was broken off may look like another answer
-                    if isinstance(error, PermissionError | FileNotFoundError) or not isinstance(error, _FOREIGN):
-                        raise
-                    try:
-                        raise _in_our_words(error, request.url, self.what) from None
-                    finally:
-                        forget_frames(error)
-        if deadline.is_over:
-            raise RetryableError(f"{request.url.host} had not sent all of it after {settings.request_seconds:.0f} s")
-        return result
+                if (
+                    deadline.is_over  # what was broken off may look like another answer
+                    or isinstance(error, PermissionError | FileNotFoundError)
+                    or not isinstance(error, _FOREIGN)
+                ):
+                    raise
+                try:
+                    raise _in_our_words(error, request.url, self.what) from None
+                finally:
+                    forget_frames(error)
 
     @contextmanager
     def _send(self, request: Request, *, is_decoded: bool) -> Iterator[Answer]:

@@ -18,15 +18,15 @@ from delta_sharing_spark.access.table_shape import with_change_columns
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.deltalog.commit_feed import load_commits
-from delta_sharing_spark.deltalog.replay import load_snapshot
+from delta_sharing_spark.deltalog.replay import read_snapshot
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.testing.tables.vectors import encode, frame, z85_encode
+from delta_sharing_spark.testing.tables.rewrites import encode, frame, z85_encode
 from fuzz import mutations
 from fuzz.flight import Flights
 from fuzz.lines import Lines
@@ -164,7 +164,7 @@ class Logs(Surface):
         )
 
     def _snapshot(self, files: dict[str, bytes], draw: random.Random | None) -> Rows:
-        snapshot = load_snapshot(store(files, draw), table=NAME)
+        snapshot = read_snapshot(store(files, draw), lambda snapshot: snapshot, table=NAME)
         return read_tasks(self._spec(snapshot.protocol, snapshot.metadata, False), list(snapshot.tasks()), Files())
 
     def _feed(self, files: dict[str, bytes]) -> Rows:
@@ -362,7 +362,7 @@ class Options(Surface):
         return replay
 
     def draw(self, draw: random.Random) -> Case:
-        from delta_sharing_spark.options import OPTIONS
+        from delta_sharing_spark.options.declared import OPTIONS
 
         replay = self.replay
         options: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
-from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
+from delta_sharing_spark.options.declared import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
 from delta_sharing_spark.options.keywords import LoadOptions
 from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, Choice, timestamp
 from delta_sharing_spark.schema.instants import to_iso, to_millis
@@ -198,8 +198,11 @@ REFUSED_IN_BATCH = [
     ({"path": ""}, "'path' is not specified"),
     ({"bearerToken": "t"}, "cannot specify both share credentials options and a profile file path"),
     ({"proxy": "host"}, "option 'proxy' must be a URL"),
-    ({"clientKey": "/k"}, "option 'clientKey' belongs to a client certificate; name its file in 'clientCertificate'"),
-    ({"clientKeyPassword": "p"}, "option 'clientKeyPassword' belongs to a client certificate"),
+    (
+        {"clientKey": "/k"},
+        "option 'clientKey' needs 'clientCertificate', the file of the certificate that it belongs to",
+    ),
+    ({"clientKeyPassword": "p"}, "option 'clientKeyPassword' needs 'clientCertificate'"),
     (
         {"path": "a.b.c", "gateway": "grpc://h:1", "clientCertificate": "/c"},
         "'clientCertificate' does not go with 'gateway'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -39,17 +40,16 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.table_shape import shape_of
 from delta_sharing_spark.deltalog.add_batch import AddBatch
-from delta_sharing_spark.deltalog.cleaned_log import head_at
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import (
     Head,
     Snapshot,
-    commit_times,
+    head_at,
     load_head,
     read_snapshot,
-    version_at_or_after,
-    version_at_or_before,
+    times_of,
 )
 from delta_sharing_spark.deltalog.segment import find_segment, list_before
 from delta_sharing_spark.errors import (
@@ -61,10 +61,10 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.network.hosts import is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.network.urls import is_on_loopback
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow_bridge import scalar
 from delta_sharing_spark.schema.instants import to_millis
@@ -282,7 +282,7 @@ class DirectoryTable(OpenTable):
         """
         version = as_of.version
         if as_of.moment is not None:
-            version = version_at_or_before(self.log, to_millis(as_of.moment), table=self._table)
+            version = self._times().at_or_before(to_millis(as_of.moment))
         try:
             # A feed can begin and end with versions that are no snapshots any more.
             if version is not None and self._negotiated.options.read_change_feed:
@@ -307,13 +307,16 @@ class DirectoryTable(OpenTable):
         return find_segment(self.log, None, self._table).version
 
     def version_at_or_after(self, moment: datetime) -> int:
-        return version_at_or_after(self.log, to_millis(moment), table=self._table)
+        return self._times().at_or_after(to_millis(moment))
 
     def version_at_or_before(self, moment: datetime) -> int | None:
-        return version_at_or_before(self.log, to_millis(moment), table=self._table, allow_after_newest=True)
+        return self._times().at_or_before(to_millis(moment), may_be_late=True)
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        return commit_times(self.log, most, table=self._table)
+        return self._times().of_newest(most)
+
+    def _times(self) -> CommitTimes:
+        return times_of(self.log, self._table)
 
     def read_snapshot(self, read: Callable[[Snapshot], _T], version: int | None = None) -> _T:
         """What ``read`` makes of a version, the newest by default, by its log, checked against what the sharing server said of it.
@@ -321,7 +324,7 @@ class DirectoryTable(OpenTable):
         It is called once more where a checkpoint turns out to be damaged (``deltalog.replay.read_snapshot``).
 
         Raises:
-            LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
+            LogError, VersionError, UnsupportedFeatureError: As ``deltalog.replay.read_snapshot``.
             TableChangedError: The log is of another table than the server's, or behind what the server said.
             CredentialError, NetworkError: The storage cannot be read.
         """
@@ -355,7 +358,9 @@ class DirectoryTable(OpenTable):
         else:
             total = listed
         tasks = FileBatches(batches)
-        return FileListing(tasks, self.renewed_access(tasks), snapshot.version, listed, total_files=total)
+        return FileListing(
+            tasks, self.renewed_access(tasks), version=snapshot.version, listed=listed, total_files=total
+        )
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; versions are read as they are iterated."""
@@ -442,18 +447,8 @@ class DirectoryTable(OpenTable):
                 f"load the table again, and ask the provider whether {self.log.root} is its location"
             )
 
-    def tasks(self, snapshot: Snapshot, *, keep_stats: bool = False) -> Iterator[FileTask]:
-        """The snapshot's files, each known to lie in a location that a credential covers.
-
-        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
-
-        Raises:
-            CredentialError: A file lies elsewhere, or its location is refused.
-        """
-        return self.checked(snapshot.tasks(keep_stats=keep_stats))
-
     def check(self, batch: AddBatch) -> None:
-        """The same for files in columns: only those outside the root are looked at one by one."""
+        """As ``checked``, for files in columns: only those outside the root are looked at one by one."""
         outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
         if batch.vectors is not None:
             outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
@@ -462,7 +457,13 @@ class DirectoryTable(OpenTable):
                 pass
 
     def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
-        """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""
+        """Tasks of this table (a snapshot's or a change feed's), each known to lie in a location that a credential covers.
+
+        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
+
+        Raises:
+            CredentialError: A file lies elsewhere, or its location is refused.
+        """
         root = self.log.root + "/"
         touched: set[StorageToken] = set()
         for task in tasks:
@@ -473,15 +474,10 @@ class DirectoryTable(OpenTable):
                 token = token_covering(self.driver.tokens, location, table=self._table)
                 if token not in touched and str(token.location) != self.log.root:
                     touched.add(token)
-                    self._touch(location, path)
+                    reader = object_reader(self.driver.lease(location), location, name=path, size=None)
+                    with suppress(FileGoneError):  # its own reader says so, if it is needed at all
+                        reader.read(0, 1)
             yield task
-
-    def _touch(self, location: Location, path: str) -> None:
-        """Read one byte of a file in an auxiliary location."""
-        try:
-            object_reader(self.driver.lease(location), location, name=path, size=None).read(0, 1)
-        except FileGoneError:
-            return  # its own reader says so, if it is needed at all
 
 
 def _first_version(options: ReadOptions) -> int | None:

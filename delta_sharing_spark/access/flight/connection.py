@@ -17,17 +17,16 @@ import pyarrow.flight as flight
 from delta_sharing_spark.access.flight.messages import from_status, wrap
 from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import json_object
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.urls import UrlError, parse_url, url_or_none
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.network.urls import UrlError, is_local_address, is_loopback, parse_url, url_or_none
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import TableName, is_odd
 from delta_sharing_spark.sharing.identity import TOKEN_VARIABLE, is_header_text
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead
-from delta_sharing_spark.storage.text_files import LARGEST_CERTIFICATES, UnfitFile, read_text
+from delta_sharing_spark.storage.user_files import LARGEST_CERTIFICATES, UnfitFile, read_text
 
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
 RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"

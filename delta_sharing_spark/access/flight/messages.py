@@ -55,7 +55,9 @@ def to_status(error: DeltaSharingError) -> Exception:
         return _plain_status(type(error).__name__, KeyError, str(error))
     if isinstance(error, (ConfigError, errors.SchemaError)):
         return _plain_status(type(error).__name__, ValueError, str(error))
-    return _flight_class(error)(str(error), extra_info=_extra_info(error))
+    details: dict[str, Any] = {"error": type(error).__name__}
+    details |= {name: value for name in _DETAILS if (value := getattr(error, name, None)) is not None}
+    return _flight_class(error)(str(error), extra_info=json.dumps(details).encode())
 
 
 def internal(error: BaseException) -> Exception:
@@ -108,7 +110,8 @@ def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> D
     text = str(error)
     word = _LAST_WORD.search(text)
     message = text[: word.start()] if word else text
-    details = _details(getattr(error, "extra_info", None))
+    tree = json_object(getattr(error, "extra_info", None) or b"") or {}
+    details = {name: tree[name] for name in ("error", *_DETAILS) if name in tree}
     name = details.pop("error", None) or (word["name"] if word else None)
     kind = getattr(errors, str(name), None)
     if isinstance(kind, type) and issubclass(kind, DeltaSharingError):
@@ -141,17 +144,6 @@ def _flight_class(error: DeltaSharingError) -> type[flight.FlightError]:
     if isinstance(error, (UnavailableError, NetworkError, FileGoneError, errors.TableChangedError)):
         return flight.FlightUnavailableError
     return flight.FlightInternalError
-
-
-def _extra_info(error: DeltaSharingError) -> bytes:
-    details: dict[str, Any] = {"error": type(error).__name__}
-    details.update({name: value for name in _DETAILS if (value := getattr(error, name, None)) is not None})
-    return json.dumps(details).encode()
-
-
-def _details(extra_info: bytes | None) -> dict[str, Any]:
-    tree = json_object(extra_info or b"") or {}
-    return {name: tree[name] for name in ("error", *_DETAILS) if name in tree}
 
 
 class _TracebackBlocker:

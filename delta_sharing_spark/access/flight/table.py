@@ -51,10 +51,10 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError, retry
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, Access, FileTask, Split
 from delta_sharing_spark.schema.arrow import with_other_values
-from delta_sharing_spark.schema.types import Struct, backquoted, logical_schema, parse_schema
+from delta_sharing_spark.schema.types import backquoted, logical_schema, parse_schema
 
 #: Seconds before the first retry, and at most before any.
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
@@ -114,7 +114,10 @@ class FlightAccess:
             columns: Columns = ()
             for batch in self._endpoint(part.task, split.index, spec.table):
                 if batch.schema != sent:  # another try may have come to another gateway
-                    _require_columns(batch.schema, target, spec.table)
+                    missing = next((name for name in target.names if name not in batch.schema.names), None)
+                    if missing is not None:
+                        why = f"the gateway's rows of {spec.table} have no column {missing!r}; load the table again"
+                        raise TableChangedError(why)
                     sent, columns = batch.schema, plan_columns(batch.schema, target, {}, context)
                 require_sound(batch, spec.table, self.gateway.uri)
                 yield conform(batch, columns, target, schema, context)
@@ -171,12 +174,6 @@ class FlightAccess:
         finally:
             if batches is not None:
                 batches.close()
-
-
-def _require_columns(schema: pa.Schema, expected: Struct, table: str) -> None:
-    missing = [name for name in expected.names if name not in schema.names]
-    if missing:
-        raise TableChangedError(f"the gateway's rows of {table} have no column {missing[0]!r}; load the table again")
 
 
 def require_sound(batch: pa.RecordBatch, table: str, gateway: str) -> None:
@@ -242,7 +239,7 @@ class FlightTable(OpenTable):
         files = FileList(_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints))
         if version != scan.version:  # the gateway's rows go by names, which may be those of other columns by now
             check_same(scan.shape, self.describe(as_of).shape, self._table)
-        return FileListing(files, self._access(planned), version, len(files), rows=planned.rows)
+        return FileListing(files, self._access(planned), version=version, listed=len(files), rows=planned.rows)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; the gateway puts the versions into one order of endpoints."""

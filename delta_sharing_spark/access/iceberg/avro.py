@@ -1,33 +1,22 @@
-"""Reads Avro files of records (Avro, "Object Container Files"): each block is bounded before fastavro decodes it."""
+"""Reads Avro files of records (Avro, "Object Container Files"), each block of which is bounded before it is expanded."""
 
 from __future__ import annotations
 
-import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from delta_sharing_spark._version import install_line
-from delta_sharing_spark.errors import ConfigError, CorruptFileError
+from delta_sharing_spark.access.iceberg.avro_values import UnboundedValueError, binary, decoder, number
+from delta_sharing_spark.errors import CorruptFileError
 
 #: Expanded, a block or a file of more bytes is none: writers end blocks after some 64 kB, and manifests after 8 MB.
 _LARGEST_BLOCK, _LARGEST_FILE = 16 << 20, 2 << 30
-_MARKER = {"name": "sync", "type": {"type": "fixed", "name": "marker", "size": 16}}
-_HEADER = {
-    "type": "record",
-    "name": "header",
-    "fields": [
-        {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": 4}},
-        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
-        _MARKER,
-    ],
-}
-_BLOCK = {
-    "type": "record",
-    "name": "block",
-    "fields": [{"name": "count", "type": "long"}, {"name": "data", "type": "bytes"}, _MARKER],
-}
+_MAGIC, _MARKER_BYTES = b"Obj\x01", 16
+_METADATA = {"type": "map", "values": "bytes"}
+#: A byte of deflate stands for at most so many.
+_MOST_INFLATED = 1032
 
 
 class AvroFile:
@@ -36,60 +25,74 @@ class AvroFile:
     Args:
         data: Its bytes.
         path: How errors name it.
+        keys: See ``avro_values.decoder``.
 
     Attributes:
         metadata: The texts of its header, by name.
-        schema: What its records were written by, as fastavro parsed it.
+        schema: What its records were written by, as JSON has it.
 
     Raises:
         CorruptFileError: It is damaged, or of a schema by which few bytes would become very many values.
-        ConfigError: fastavro is not installed.
     """
 
-    def __init__(self, data: bytes | memoryview, path: str) -> None:
-        self._path, self._length, self._file = path, len(data), io.BytesIO(data)
-        fastavro = _fastavro()
-        self._read = fastavro.schemaless_reader
-        self._block = fastavro.parse_schema(_BLOCK)
+    def __init__(
+        self, data: bytes | memoryview, path: str, keys: Mapping[str, Collection[int]] = MappingProxyType({})
+    ) -> None:
+        self._path, self._data = path, bytes(data)
         try:
-            header = self._read(self._file, fastavro.parse_schema(_HEADER))
-            if header["magic"] != b"Obj\x01":
+            if not self._data.startswith(_MAGIC):
                 raise ValueError("not Avro")
-            self.metadata: Mapping[str, bytes] = header["meta"]
+            metadata, at = decoder(_METADATA, {})(self._data, len(_MAGIC))
+            self.metadata: Mapping[str, bytes] = metadata
+            self._first = at + _MARKER_BYTES
+            self._marker = self._data[at : self._first]
             codec = self.metadata.get("avro.codec", b"null").decode()
-            self.schema: Any = fastavro.parse_schema(json.loads(self.metadata["avro.schema"]))
-            why = _danger(self.schema) if self.schema["type"] == "record" else "its records are none"
-        except Exception as error:  # fastavro raises whatever damaged bytes lead it to
+            self.schema: Any = json.loads(self.metadata["avro.schema"])
+            if self._first > len(self._data):
+                raise ValueError("cut")
+            if self.schema["type"] != "record":
+                raise UnboundedValueError("its records are none")
+            self._decode = decoder(self.schema, keys)
+        except UnboundedValueError as unbounded:
+            raise corrupt(path, str(unbounded)) from None
+        except Exception as error:  # whatever damaged bytes lead to
             raise self._damaged(error) from None
-        if why is None and codec not in _EXPANDED:
-            why = f"its codec {codec[:20]!r} is not read"
-        if why is not None:
-            raise corrupt(path, why)
-        self._sync, self._expanded = header["sync"], _EXPANDED[codec]
+        if codec not in _EXPANDED:
+            raise corrupt(path, f"its codec {codec[:20]!r} is not read")
+        self._expanded = _EXPANDED[codec]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The records; raises CorruptFileError where the file is damaged."""
-        read, schema, total = self._read, self.schema, 0
+        data, at, total = self._data, self._first, 0
         try:
-            while self._file.tell() < self._length:
-                block = read(self._file, self._block)
-                if block["sync"] != self._sync or block["count"] < 0:
+            while at < len(data):
+                count, at = number(data, at)
+                block, at = binary(data, at)
+                marker, at = data[at : at + _MARKER_BYTES], at + _MARKER_BYTES
+                if marker != self._marker or count < 0:
                     raise ValueError("no block")
-                expanded = self._expanded(block["data"])
+                expanded = self._expanded(block)
                 total += len(expanded)
                 if len(expanded) > _LARGEST_BLOCK or total > _LARGEST_FILE:
                     raise corrupt(
                         self._path, f"it expands to more than {_LARGEST_BLOCK} bytes a block, or {_LARGEST_FILE}"
                     )
-                records = io.BytesIO(expanded)
-                for _ in range(block["count"]):
-                    yield read(records, schema)
-                if records.tell() != len(expanded):
-                    raise ValueError("a block has more than its records")
+                yield from self._records(expanded, count)
         except (CorruptFileError, GeneratorExit):
             raise
-        except Exception as error:  # fastavro raises whatever damaged bytes lead it to
+        except Exception as error:  # whatever damaged bytes lead to
             raise self._damaged(error) from None
+
+    def _records(self, block: bytes, count: int) -> list[dict[str, Any]]:
+        if count > len(block):
+            raise ValueError("more records than bytes")
+        decode, records, at = self._decode, [], 0
+        for _ in range(count):
+            record, at = decode(block, at)
+            records.append(record)
+        if at != len(block):
+            raise ValueError("a block has fewer bytes than its records, or more")
+        return records
 
     def _damaged(self, error: Exception) -> CorruptFileError:
         return corrupt(self._path, f"it is no Avro file that can be read ({type(error).__name__})")
@@ -103,59 +106,9 @@ def corrupt(path: str, why: str) -> CorruptFileError:
     )
 
 
-def _fastavro() -> Any:
-    try:
-        import fastavro
-    except ImportError:
-        raise ConfigError(
-            f"Iceberg tables are read by fastavro, which is not installed: {install_line('iceberg')}"
-        ) from None
-    return fastavro
-
-
-def _danger(schema: Any) -> str | None:
-    """Why a schema could make few bytes very many values, or let the decoder call itself without end; None where it cannot."""
-    try:
-        return None if _takes_bytes(schema, {}, frozenset()) else "its records are of nothing"
-    except _DangerError as danger:
-        return str(danger)
-
-
-class _DangerError(Exception):
-    """See ``_danger``."""
-
-
-def _takes_bytes(schema: Any, named: dict[str, bool], around: Set[str]) -> bool:
-    """Whether each value takes a byte at least; ``named`` has the answer for the types before, ``around`` those that it lies in."""
-    if isinstance(schema, str):
-        if schema in around:
-            raise _DangerError("a type of it lies within itself")
-        return named.get(schema, schema != "null")
-    if isinstance(schema, list):
-        for one in schema:
-            _takes_bytes(one, named, around)
-        return True  # which one of a union it is takes a byte
-    kind, name = schema["type"], schema.get("name")
-    match kind:
-        case "record":
-            within = around | {name}
-            takes = [_takes_bytes(one["type"], named, within) for one in schema["fields"]]
-            return named.setdefault(name, any(takes))
-        case "array":
-            if not _takes_bytes(schema["items"], named, around):
-                raise _DangerError("it holds lists of nothing")
-            return True
-        case "map":
-            _takes_bytes(schema["values"], named, around)
-            return True
-        case "fixed":
-            return named.setdefault(name, schema["size"] > 0)
-        case "enum":
-            return named.setdefault(name, True)
-    return _takes_bytes(kind, named, around)
-
-
 def _inflated(data: bytes) -> bytes:
+    if len(data) * _MOST_INFLATED <= _LARGEST_BLOCK:
+        return zlib.decompress(data, -15)
     stream = zlib.decompressobj(-15)
     expanded = stream.decompress(data, _LARGEST_BLOCK + 1)
     if not stream.eof and len(expanded) <= _LARGEST_BLOCK:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
-from delta_sharing_spark.access.iceberg.manifests import Entry
+from delta_sharing_spark.access.iceberg.manifests import LOWER, NULLS, UPPER, Entry
 from delta_sharing_spark.predicates.scalar_types import FLOAT, FLOATS, domain, float_key
 from delta_sharing_spark.predicates.three_valued import ColumnBounds, bounds_of_statistics
 from delta_sharing_spark.schema.instants import EPOCH, EPOCH_DAY
@@ -66,37 +66,6 @@ def number_of(value: date) -> int:
     return (aware - EPOCH) // timedelta(microseconds=1)
 
 
-class StoredValue:
-    """What manifests store of a field in a map with numbers as keys, which Avro writes as a list of ``key`` and ``value``.
-
-    Args:
-        name: The map's name in the record of a file.
-        field_id: The key.
-    """
-
-    __slots__ = ("_field_id", "_name", "_place")
-
-    def __init__(self, name: str, field_id: int) -> None:
-        self._name, self._field_id, self._place = name, field_id, 0
-
-    def of(self, entry: Entry) -> Any:
-        """The value for a file; None where there is none."""
-        entries = entry.tree.get(self._name)
-        if not isinstance(entries, list):
-            return None
-        place = self._place  # where it was for the file before, it mostly is
-        if place < len(entries) and self._is_key(entries[place]):
-            return entries[place].get("value")
-        for place, one in enumerate(entries):
-            if self._is_key(one):
-                self._place = place
-                return one.get("value")
-        return None
-
-    def _is_key(self, one: Any) -> bool:
-        return isinstance(one, dict) and one.get("key") == self._field_id
-
-
 class StoredBounds:
     """The bounds that manifests tell of a column.
 
@@ -105,17 +74,17 @@ class StoredBounds:
         kind: Its type in the table.
     """
 
-    __slots__ = ("_greatest", "_kind", "_values")
+    __slots__ = ("_greatest", "_kind", "field_id")
 
     def __init__(self, field_id: int, kind: DataType) -> None:
-        self._values = [StoredValue(name, field_id) for name in ("lower_bounds", "upper_bounds", "null_value_counts")]
+        self.field_id = field_id
         # NaN is not in the statistics, and is above all that is.
         self._kind, self._greatest = kind, domain(kind)[1] if kind in FLOATS else None
 
     def of(self, entry: Entry) -> ColumnBounds:
         """The bounds in a file, as far as its manifest tells them."""
         kind = self._kind
-        low, high, nulls = [stored.of(entry) for stored in self._values]
+        low, high, nulls = [entry.of_field(name, self.field_id) for name in (LOWER, UPPER, NULLS)]
         lowest, highest = _key(decode_bound(low, kind), kind), _key(decode_bound(high, kind), kind)
         is_bounded, greatest = low is not None or high is not None, self._greatest
         return bounds_of_statistics(

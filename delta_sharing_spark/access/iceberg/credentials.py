@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from delta_sharing_spark.access.directory.access import UNTOLD_SECONDS, StorageToken, token_covering
 from delta_sharing_spark.access.iceberg.catalog import IcebergCatalog, VendedCredentials
 from delta_sharing_spark.errors import AccessModeError, CredentialError, UnsupportedFeatureError
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback, is_on_loopback
 from delta_sharing_spark.network.http import NetworkSettings, parse_count
-from delta_sharing_spark.network.urls import UrlError, parse_url
+from delta_sharing_spark.network.urls import UrlError, is_local_address, is_loopback, is_on_loopback, parse_url
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.clouds.contract import NO_SECRET, Secret

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from delta_sharing_spark.access.iceberg.avro import corrupt
-from delta_sharing_spark.access.iceberg.column_bounds import StoredValue, number_of
-from delta_sharing_spark.access.iceberg.manifests import POSITIONS, Entry
+from delta_sharing_spark.access.iceberg.column_bounds import number_of
+from delta_sharing_spark.access.iceberg.manifests import LOWER, POSITIONS, UPPER, Entry
 from delta_sharing_spark.access.iceberg.metadata import PartitionField
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.scan.delete_files import PATH_ID
@@ -42,7 +42,7 @@ class DeleteIndex:
 
     Args:
         entries: Those of all delete manifests.
-        key_of: The column of an equality delete by its field id; raises where it cannot be a key.
+        keys_of: The columns of an equality delete by the ids of its fields; raises where one cannot be a key.
         spec_of: The fields of a partition spec by its id; equality deletes of one that has none hold for every file.
         namespace: See ``DeleteFile``.
     """
@@ -50,7 +50,7 @@ class DeleteIndex:
     def __init__(
         self,
         entries: Iterable[Entry],
-        key_of: Callable[[int, str], Field],
+        keys_of: Callable[[Sequence[int], str], tuple[Field, ...]],
         spec_of: Callable[[int], Sequence[PartitionField]],
         namespace: str,
     ) -> None:
@@ -59,7 +59,6 @@ class DeleteIndex:
         self._by_path: dict[str, list[tuple[int, DeleteFile]]] = {}
         self._positions: dict[_Partition, list[tuple[int, DeleteFile, bytes | None, bytes | None]]] = {}
         self._equality: dict[_Partition | None, list[tuple[int, DeleteFile]]] = {}
-        self._bounds = StoredValue("lower_bounds", PATH_ID), StoredValue("upper_bounds", PATH_ID)
         self._is_empty = True
         for entry in entries:
             self._is_empty = False
@@ -73,7 +72,7 @@ class DeleteIndex:
             ids = entry.tree.get("equality_ids")
             if not isinstance(ids, list) or not ids:
                 raise corrupt(entry.path, "an equality delete names no columns")
-            delete = DeleteFile(entry.path, entry.size, tuple(key_of(number, entry.path) for number in ids), namespace)
+            delete = DeleteFile(entry.path, entry.size, keys_of(ids, entry.path), namespace)
             key = self._partition(entry) if spec_of(entry.spec_id) else None
             self._equality.setdefault(key, []).append((entry.sequence, delete))
 
@@ -93,7 +92,7 @@ class DeleteIndex:
 
     def _add_positions(self, entry: Entry) -> None:
         delete, path = DeleteFile(entry.path, entry.size, (), self._namespace), entry.tree.get("referenced_data_file")
-        values = (stored.of(entry) for stored in self._bounds)
+        values = (entry.of_field(name, PATH_ID) for name in (LOWER, UPPER))
         lower, upper = (value if isinstance(value, bytes) else None for value in values)
         if path is None and lower is not None and lower == upper:
             path = lower.decode("utf-8", "replace")

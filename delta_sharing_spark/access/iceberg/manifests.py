@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ DATA, POSITIONS, EQUALITY = 0, 1, 2
 _ADDED, _DELETED = 1, 2
 #: How many live files a manifest has; writers of version 1 have the longer names.
 _COUNTS = tuple(f"{status}_{kind}_count" for status in ("added", "existing") for kind in ("files", "data_files"))
+#: Maps by field ids in the record of a file.
+LOWER, UPPER, NULLS = "lower_bounds", "upper_bounds", "null_value_counts"
 #: Stands for a value that a manifest does not have.
 MISSING = object()
 
@@ -48,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
         content: ``DATA``, ``POSITIONS`` or ``EQUALITY``.
         spec_id, partition: The partition spec, and the values of its fields by id, or by name where the manifest has no ids.
         sequence: Its data sequence number, inherited where the entry has none.
-        tree: The other fields of the Avro record.
+        tree: The fields of the Avro record, bounds and counts of the columns that were asked for.
     """
 
     path: str
@@ -60,6 +62,11 @@ class Entry(msgspec.Struct, frozen=True):
     partition: Mapping[int | str, Any]
     sequence: int = 0
     tree: Mapping[str, Any] = {}
+
+    def of_field(self, name: str, field_id: int) -> Any:
+        """What the manifest has of a field in a map by field ids; None where it has nothing."""
+        values = self.tree.get(name)
+        return values.get(field_id) if isinstance(values, dict) else None
 
     def partition_value(self, part: PartitionField) -> Any:
         """The value of a field of the partition, as Avro's decoder gives it; ``MISSING`` where the manifest has none.
@@ -91,14 +98,17 @@ def _manifest(record: Mapping[str, Any], path: str) -> Manifest:
         raise corrupt(path, f"an entry is malformed ({type(error).__name__})") from None
 
 
-def read_manifest(data: bytes | memoryview, manifest: Manifest) -> Iterator[Entry]:
+def read_manifest(data: bytes | memoryview, manifest: Manifest, fields: Collection[int]) -> Iterator[Entry]:
     """The live files of a manifest.
+
+    Args:
+        fields: The fields whose bounds and counts of NULLs are decoded, by id.
 
     Raises:
         CorruptFileError: It is malformed.
         UnsupportedFeatureError: A file is encrypted.
     """
-    file = AvroFile(data, manifest.path)
+    file = AvroFile(data, manifest.path, dict.fromkeys((LOWER, UPPER, NULLS), fields))
     ids = _partition_ids(file.schema)
     try:
         spec_id = manifest.spec_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal as Number
 from functools import lru_cache
@@ -81,6 +81,11 @@ class EntryPruner:
                 ranges = None if part.source_id in uuids else _ranges(part.transform, field.type)
                 if ranges is not None:
                     self._fields.setdefault(spec_id, []).append((place, part, slot, field.type, ranges))
+
+    @property
+    def fields(self) -> Collection[int]:
+        """The fields whose bounds are looked at, by id."""
+        return [stored.field_id for _, stored in self._columns]
 
     def may_hold(self, manifest: Manifest) -> bool:
         """Whether a manifest may list a file with a row that passes, by the summaries of its partitions."""

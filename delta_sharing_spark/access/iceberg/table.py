@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -38,7 +38,7 @@ from delta_sharing_spark.access.iceberg.metadata import (
     parse_metadata,
 )
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
-from delta_sharing_spark.access.iceberg.schema import physical_name
+from delta_sharing_spark.access.iceberg.schema import path_of_id
 from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
@@ -46,9 +46,10 @@ from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import FileGoneError, UnsupportedFeatureError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.skip_reason import SkipReason
+from delta_sharing_spark.scan.delete_files import PATH_ID
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
+from delta_sharing_spark.schema.types import Field, Struct, Unreadable, inner_fields
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import object_reader
@@ -139,7 +140,7 @@ class IcebergTable(OpenTable):
         now = replace(scan.shape, id=metadata.id)
         check_same(scan.shape, now, self._table)
         if scan.version is None:
-            return FileListing(FileBatches(()), self._renewed(()), None, 0)
+            return FileListing(FileBatches(()), self._renewed(()))
         snapshot = metadata.snapshot(scan.version)
         conditions = EntryPruner(scan, metadata.specs)
         manifests, listed = [], 0
@@ -150,14 +151,14 @@ class IcebergTable(OpenTable):
                 listed += one.files
                 pruner.count(SkipReason.PARTITION_VALUES, one.files)
         index = DeleteIndex(
-            (entry for one in self._read([m for m in manifests if m.content != DATA]) for entry in one),
-            self._key_column,
+            (entry for one in self._read([m for m in manifests if m.content != DATA], (PATH_ID,)) for entry in one),
+            self._key_columns,
             self._spec,
             table_namespace(self._negotiated.profile, self._negotiated.table, metadata.id),
         )
         places = VendedPlaces(self._driver.tokens, self._table)
         batches, rows, needed = [], 0, scan.row_limit.any_rows
-        for entries in self._read([m for m in manifests if m.content == DATA]):
+        for entries in self._read([m for m in manifests if m.content == DATA], conditions.fields):
             batch, before = ManifestFiles(), listed
             for entry in entries:
                 listed += 1
@@ -170,7 +171,7 @@ class IcebergTable(OpenTable):
                 break
         conditions.count_into(pruner)
         files = FileBatches(batches)
-        return FileListing(files, self._renewed(files), scan.version, listed)
+        return FileListing(files, self._renewed(files), version=scan.version, listed=listed)
 
     def _append(self, entry: Entry, index: DeleteIndex, places: VendedPlaces, batch: ManifestFiles) -> None:
         require_parquet(entry)
@@ -204,18 +205,24 @@ class IcebergTable(OpenTable):
             raise malformed(self._table, f"it has no partition spec {spec_id}, which a manifest names")
         return spec
 
-    def _key_column(self, field_id: int, file: str) -> Field:
-        """The column of an equality delete, which may have been renamed or dropped since, named by its id."""
+    def _key_columns(self, ids: Sequence[int], file: str) -> tuple[Field, ...]:
+        """The columns of an equality delete, named with their ids: structs have the fields alone that are compared.
+
+        They may have been renamed or dropped since.
+        """
+        return _tree([self._path_of(number, file) for number in ids])
+
+    def _path_of(self, field_id: int, file: str) -> tuple[Field, ...]:
         schemas = self._metadata.schemas
         for number in sorted(schemas, key=lambda one: (one == self._metadata.current_schema, one), reverse=True):
-            for column in schemas[number].fields:
-                if column.field_id == field_id:
-                    if isinstance(column.type, Unreadable) or inner_fields(column.type):
-                        break
-                    return replace(column, name=physical_name(field_id), nullable=True)
+            path = path_of_id(schemas[number], field_id)
+            if path is not None:
+                if isinstance(path[-1].type, Unreadable) or inner_fields(path[-1].type):
+                    break
+                return path
         raise UnsupportedFeatureError(
-            f"{file} of {self._table} deletes rows by the field {field_id}, which is no column of a type that this reader "
-            f"compares; ask the provider to rewrite the table without equality deletes",
+            f"{file} of {self._table} deletes rows by the field {field_id}, which is no column or field of a struct of a type that "
+            f"this reader compares; ask the provider to rewrite the table without equality deletes",
             features=("equality deletes",),
         )
 
@@ -226,13 +233,13 @@ class IcebergTable(OpenTable):
             return [Manifest(path, None, only, DATA, 0) for path in snapshot.manifests]
         return read_manifest_list(self._fetch(snapshot.manifest_list, None), snapshot.manifest_list)
 
-    def _read(self, manifests: Sequence[Manifest]) -> Iterator[Iterator[Entry]]:
-        """The live files of each manifest, some of which are fetched at once."""
+    def _read(self, manifests: Sequence[Manifest], fields: Collection[int]) -> Iterator[Iterator[Entry]]:
+        """The live files of each manifest, some of which are fetched at once, with the bounds of some fields."""
         for start in range(0, len(manifests), _AT_ONCE):
             some = manifests[start : start + _AT_ONCE]
             fetched = in_parallel([partial(self._fetch, one.path, one.length) for one in some])
             for manifest, data in zip(some, fetched, strict=True):
-                yield read_manifest(data, manifest)
+                yield read_manifest(data, manifest, fields)
 
     def _fetch(self, path: str, size: int | None) -> memoryview:
         location = parse_location(path)
@@ -279,3 +286,18 @@ class IcebergTable(OpenTable):
             f"(versionAsOf, ref, timestampAsOf), or ask the provider to share it as Delta",
             features=("iceberg",),
         )
+
+
+def _tree(paths: Sequence[tuple[Field, ...]]) -> tuple[Field, ...]:
+    """The columns that paths of fields lead to, structs with those fields alone."""
+    by_id: dict[int, list[tuple[Field, ...]]] = {}
+    for path in paths:
+        by_id.setdefault(path[0].field_id or 0, []).append(path)
+    return tuple(
+        replace(
+            some[0][0],
+            name=f"{some[0][0].name} ({number})",  # one that was dropped may have the name of another
+            type=Struct(_tree([path[1:] for path in some])) if len(some[0]) > 1 else some[0][0].type,
+        )
+        for number, some in by_id.items()
+    )

@@ -15,7 +15,7 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, TableError, VersionError
-from delta_sharing_spark.network.hosts import is_on_loopback
+from delta_sharing_spark.network.urls import is_on_loopback
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
 from delta_sharing_spark.schema.types import Struct
 

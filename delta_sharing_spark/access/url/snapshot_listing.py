@@ -52,8 +52,8 @@ class SnapshotListing:
         return FileListing(
             files,
             self.access,
-            self.version,
-            self.listed,
+            version=self.version,
+            listed=self.listed,
             total_files=self.listed,
             listing_bytes=self.nbytes,
             is_repeated=True,

@@ -62,7 +62,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     VersionError,
 )
-from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.options.declared import ReadOptions
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
@@ -200,10 +200,10 @@ class UrlTable(OpenTable):
         return FileListing(
             FileBatches(selections),
             access,
-            head.version,
-            listed,
-            sent,
-            response.fallback,
+            version=head.version,
+            listed=listed,
+            sent=sent,
+            fallback=response.fallback,
             total_files=None if sent or needed is not None else listed,
             listing_bytes=listing_bytes,
         )

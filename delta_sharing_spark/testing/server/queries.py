@@ -122,11 +122,7 @@ class TableQueries:
             number = _number(version, "version")
             self._check_start(table, number)
             return number
-        times = self._logs.times(table)
-        moment_ms, newest = millis(str(timestamp)), self._logs.latest(table)
-        past_version = times.at_or_before(moment_ms)
-        if past_version == newest and moment_ms > times.time(newest):
-            raise times.too_late(moment_ms)
+        past_version = self._logs.times(table).at_or_before(millis(str(timestamp)))
         self._check_start(table, past_version)
         return past_version
 
@@ -166,10 +162,8 @@ class TableQueries:
         if ending is not None and parameters.get("endingTimestamp") is not None:
             raise bad_request("Multiple ending arguments provided for CDF read")
         if parameters.get("endingTimestamp") is not None:
-            times, moment_ms = self._logs.times(table), millis(str(parameters["endingTimestamp"]))
-            ending = times.at_or_before(moment_ms)
-            if not self._settings.end_after_newest and moment_ms > times.time(latest.version):
-                raise times.too_late(moment_ms)
+            moment_ms, may_be_late = millis(str(parameters["endingTimestamp"])), self._settings.end_after_newest
+            ending = self._logs.times(table).at_or_before(moment_ms, may_be_late=may_be_late)
         end = self._end(request, start, ending)
         if end < start:
             raise bad_request(f"CDF range from start {start} to end {end} was invalid. End cannot be before start.")

@@ -1,8 +1,10 @@
-"""Deletes and updates of a table under construction: files written anew, or marked by deletion vectors."""
+"""Deletes and updates of a table under construction: files written anew, or marked by deletion vectors, which are encoded here."""
 
 from __future__ import annotations
 
+import struct
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from delta_sharing_spark.scan.deletion_vector import MAGIC, Z85
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.testing.tables.columns import table_of, to_logical
 from delta_sharing_spark.testing.tables.data_files import FileWriter, LiveFile, mask_of
-from delta_sharing_spark.testing.tables.vectors import FILE_VERSION, encode, frame, z85_encode
 
 #: A file, which of its rows are chosen, and its logical rows.
 _Hit = tuple[LiveFile, npt.NDArray[np.bool_], pa.Table]
@@ -150,3 +152,35 @@ def _in_file(root: Path, vectors: Sequence[Rows], storage: str, prefix: str, *, 
         content += frame(payload)
     path.write_bytes(content)
     return descriptors
+
+
+#: First byte of a deletion vector file.
+FILE_VERSION = 1
+
+
+def z85_encode(data: bytes) -> str:
+    """Encode bytes, a multiple of four, in Z85."""
+    if len(data) % 4:
+        raise ValueError(f"{len(data)} bytes are not groups of four")
+    out: list[str] = []
+    for (value,) in struct.iter_unpack(">I", data):
+        group = []
+        for _ in range(5):
+            value, digit = divmod(value, 85)
+            group.append(Z85[digit])
+        out += reversed(group)
+    return "".join(out)
+
+
+def encode(positions: Any) -> bytes:
+    """The payload of a vector over ``positions`` (an iterable of row numbers)."""
+    from pyroaring import BitMap64
+
+    rows = BitMap64(positions)
+    rows.run_optimize()
+    return struct.pack("<i", MAGIC) + bytes(rows.serialize())
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload as it lies in a file: size, payload, CRC-32."""
+    return struct.pack(">i", len(payload)) + payload + struct.pack(">I", zlib.crc32(payload))

@@ -16,7 +16,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.resolved_scan import Decision, Mode, NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
@@ -83,7 +83,7 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
     """An opener whose table is what ``by_directory`` gives, else the text "by url"."""
     head = TableSnapshotHead(None, "delta", Protocol(1, ()), Metadata("", "", ()))
     modes: Any = {"dir": lambda _: by_directory(), "url": lambda _: "by url"}
-    return TableOpener(negotiated(head, fallback="url"), modes)
+    return TableOpener(negotiated(head, fallback="url"), lambda negotiated: modes[negotiated.decision.mode](negotiated))
 
 
 def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
@@ -97,8 +97,11 @@ def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -
     return replace(arrived, access=replace(arrived.access, issuer=access.issuer))
 
 
-def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
+def whole_split(table: DirectoryTable, **asked: int) -> Split:
     snapshot = table.read_snapshot(lambda snapshot: snapshot, **asked)
-    split = split_of(table, snapshot, list(table.tasks(snapshot)))
-    batches = list(read_split(split))
+    return split_of(table, snapshot, list(table.checked(snapshot.tasks())))
+
+
+def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
+    batches = list(read_split(whole_split(table, **asked)))
     return pa.Table.from_batches(batches).to_pylist() if batches else []

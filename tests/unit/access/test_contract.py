@@ -32,7 +32,7 @@ from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.access.table_shape import TableShape, check_readable
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
-from delta_sharing_spark.options import OPTIONS, parse_options
+from delta_sharing_spark.options.declared import OPTIONS, parse_options
 from delta_sharing_spark.options.values import Choice
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
@@ -62,7 +62,7 @@ class MemoryTable(OpenTable, FileAccess):
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         files = [self._file(version) for version in range((scan.version or 0) + 1)]
-        return FileListing(FileList(pruner.remaining(files)), self, scan.version, len(files))
+        return FileListing(FileList(pruner.remaining(files)), self, version=scan.version, listed=len(files))
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         return self.versions(scan, int(scan.options.starting_version or 0), scan.version or 0)
@@ -105,7 +105,7 @@ def _opener(table: OpenTable, *, is_stream: bool = False, **options: str) -> Tab
         options=parse_options({"path": "share.schema.table", **options}, is_stream=is_stream),
         decision=Decision(table.mode, "it is at hand"),
     )
-    return TableOpener(negotiated, {table.mode: lambda _: table})
+    return TableOpener(negotiated, lambda _: table)
 
 
 def _rows(splits: list[Split]) -> list[tuple[Any, ...]]:

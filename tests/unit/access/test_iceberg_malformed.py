@@ -16,12 +16,14 @@ import pytest
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.iceberg import manifests
+from delta_sharing_spark.access.iceberg.avro import AvroFile
 from delta_sharing_spark.access.iceberg.deletes import DeleteIndex
 from delta_sharing_spark.access.iceberg.manifests import DATA, Manifest, read_manifest, read_manifest_list
 from delta_sharing_spark.access.iceberg.metadata import PartitionField, parse_metadata
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.tree import Column, IsNull
+from delta_sharing_spark.scan.delete_files import PATH_ID
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive
@@ -123,10 +125,10 @@ def test_bytes_of_manifests(kind: str) -> None:
                 read_manifest_list(data, "s3://lake/list.avro")
                 continue
             manifest = Manifest("s3://lake/m.avro", len(data), 0, number % 2, 5)
-            entries = list(read_manifest(data, manifest))
+            entries = list(read_manifest(data, manifest, (1, PATH_ID)))
             DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
-                lambda number, path: Field(f"_{number}", Primitive("long")),
+                lambda ids, path: tuple(Field(f"_{number}", Primitive("long")) for number in ids),
                 lambda spec: [PartitionField(1000, 1, "identity", "part")],
                 "",
             )
@@ -142,8 +144,9 @@ class Decoded(list[Any]):
 
 
 def records(name: str) -> list[dict[str, Any]]:
-    found = [list(fastavro.reader(io.BytesIO(path.read_bytes()))) for path in avro_files(name)]
-    return [record for several in found for record in several if isinstance(record, dict)]
+    """Those of stored files, with the bounds of all fields."""
+    keys = dict.fromkeys(("lower_bounds", "upper_bounds", "null_value_counts"), (PATH_ID, *range(40)))
+    return [record for path in avro_files(name) for record in AvroFile(path.read_bytes(), path.name, keys)]
 
 
 def test_records_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +159,7 @@ def test_records_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(ROUNDS):
         kind = number % 2
         bent_record = damaged(draw.choice(given[kind]), draw)
-        monkeypatch.setattr(manifests, "AvroFile", lambda data, path, one=bent_record: Decoded([one]))
+        monkeypatch.setattr(manifests, "AvroFile", lambda data, path, keys=(), one=bent_record: Decoded([one]))
         pruner = EntryPruner(one, metadata.specs)
         try:
             if kind == 0:
@@ -164,10 +167,10 @@ def test_records_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
                     pruner.may_hold(manifest)
                 continue
             spec_id = draw.choice(list(metadata.specs))
-            entries = list(read_manifest(b"", Manifest("s3://lake/m.avro", 1, spec_id, draw.randrange(2), 5)))
+            entries = list(read_manifest(b"", Manifest("s3://lake/m.avro", 1, spec_id, draw.randrange(2), 5), ()))
             index = DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
-                lambda number, path: Field(f"_{number}", Primitive("long")),
+                lambda ids, path: tuple(Field(f"_{number}", Primitive("long")) for number in ids),
                 lambda spec: [PartitionField(1000, 1, "identity", "part")],
                 "",
             )

@@ -144,7 +144,7 @@ def _opener(error: DeltaSharingError, requested: str = "auto") -> TableOpener:
     decision = negotiate(["url", "dir"], requested, table="s.d.t", num_files=5000, location=LOCATION)
     negotiated: Any = replace(falling_back(lambda: None).negotiated, decision=decision)
     modes: Any = {"dir": fail, "url": lambda _: "by url"}
-    return TableOpener(negotiated, modes)
+    return TableOpener(negotiated, lambda chosen: modes[chosen.decision.mode](chosen))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.deltalog.paths import commit_name, in_log
+from delta_sharing_spark.deltalog.paths import LogStore, commit_name, in_log
+from delta_sharing_spark.deltalog.replay import Snapshot, read_snapshot
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
@@ -238,3 +239,8 @@ def write_checkpoint(store: MemoryLogStore, version: int, actions: list[dict[str
             store.files[in_log(f"{name}.{uuid}.json")] = lines(head)
         else:
             store.files[in_log(f"{name}.{uuid}.parquet")] = parquet(head)
+
+
+def load_snapshot(store: LogStore, **options: Any) -> Snapshot:
+    """A version of a table, by its log."""
+    return read_snapshot(store, lambda snapshot: snapshot, **options)

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from delta_sharing_spark.deltalog.cleaned_log import head_at
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
-from delta_sharing_spark.deltalog.replay import load_head
+from delta_sharing_spark.deltalog.replay import head_at, load_head
 from delta_sharing_spark.errors import VersionError
 from support.drawing import cases, drawn, one_of
 from unit.deltalog.logbuilder import MemoryLogStore, add, log, metadata, protocol, write_checkpoint

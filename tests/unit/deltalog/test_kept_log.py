@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 import weakref
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,21 @@ from delta_sharing_spark.deltalog import log_store as kept_log
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
-from delta_sharing_spark.deltalog.replay import load_head, load_snapshot, version_at_or_after
+from delta_sharing_spark.deltalog.replay import load_head, times_of
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.storage.ranges import ByteSource
 from support import HANGS
-from unit.deltalog.logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
+from unit.deltalog.logbuilder import (
+    TimedStore,
+    add,
+    lines,
+    load_snapshot,
+    log,
+    metadata,
+    protocol,
+    remove,
+    write_checkpoint,
+)
 
 FEED = {"delta__enableChangeDataFeed": "true"}
 
@@ -37,15 +48,19 @@ def test_it_says_what_the_log_says(options: dict[str, bool], kept_bytes: int) ->
     store = _store(**options)
     kept = CachedLogStore(store, kept_bytes=kept_bytes)
     kept.list_from_version(2)
-    for version in (None, 3, 2, 1, None):
-        files = sorted(task.id for task in load_snapshot(store, version=version).tasks())
-        assert sorted(task.id for task in load_snapshot(kept, version=version).tasks()) == files
-        assert load_head(kept, version=version) == load_head(store, version=version)
+
+    def states(read: Any) -> list[Any]:
+        """Of versions in an order in which much is kept: the files and the head of each."""
+        versions = (None, 3, 2, 1, None)
+        files = [sorted(task.id for task in load_snapshot(read, version=version).tasks()) for version in versions]
+        return [*files, *(load_head(read, version=version) for version in versions)]
+
+    assert states(kept) == states(store)
     expected = [(commit.version, commit.timestamp_ms, commit.tasks) for commit in load_commits(store, 1, feed=True)]
     assert [
         (commit.version, commit.timestamp_ms, commit.tasks) for commit in load_commits(kept, 1, feed=True)
     ] == expected
-    assert version_at_or_after(kept, 250) == version_at_or_after(store, 250) == 2
+    assert times_of(kept).at_or_after(250) == times_of(store).at_or_after(250) == 2
 
 
 @pytest.mark.parametrize("listing", [True, False])

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.deltalog.commit_feed import load_commits
-from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
+from unit.deltalog.logbuilder import load_snapshot
 
 GOLDEN = (Path(__file__).parents[3] / "../shared/golden").resolve()
 if not GOLDEN.is_dir():

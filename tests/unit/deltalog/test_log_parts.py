@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.deltalog.actions import split_lines
-from delta_sharing_spark.deltalog.add_batch import stats_to_json
+from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes
-from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema import features
 from support.drawing import cases
-from unit.deltalog.logbuilder import ADD, add, log, metadata, parquet, protocol, remove
+from unit.deltalog.logbuilder import ADD, add, load_snapshot, log, metadata, parquet, protocol, remove
 
 N = "0" * 19
 
@@ -186,7 +185,9 @@ def test_parsed_statistics_become_the_json_of_other_files():
         ]
     )
     kind = pa.struct([("numRecords", pa.int64()), ("minValues", types), ("tightBounds", pa.bool_())])
-    text, nothing = stats_to_json(pa.array([{"numRecords": 3, "minValues": values, "tightBounds": True}, None], kind))
+    parsed = pa.array([{"numRecords": 3, "minValues": values, "tightBounds": True}, None], kind)
+    names, sizes = pa.array(["a", "b"]), pa.array([1, 2])
+    text, nothing = AddBatch("s3://b/t", names, sizes, {}, sizes, stats_parsed=parsed).stats_texts()
     assert nothing is None
     assert "12345678901234567890.10" in text
     tree = json.loads(text)
@@ -203,8 +204,9 @@ def test_parsed_statistics_become_the_json_of_other_files():
     }
 
 
+@pytest.mark.parametrize("wanted", [None, ["id", "day", "s"]], ids=["all", "those wanted"])
 @pytest.mark.parametrize("release", ["3.2.1", "3.5.1"])
-def test_bounds_of_dates_in_a_checkpoint_by_the_julian_calendar_are_not_used(release):
+def test_bounds_of_dates_in_a_checkpoint_by_the_julian_calendar_are_not_used(release, wanted):
     """Databricks' runtimes 9 to 13 write checkpoints so as well: a file with rows of 1000-01-01 was skipped for another day."""
     values = pa.struct([("id", pa.int64()), ("day", pa.date32()), ("s", pa.struct([("t", pa.timestamp("us"))]))])
     parsed = pa.struct([("numRecords", pa.int64()), ("minValues", values)])
@@ -218,11 +220,10 @@ def test_bounds_of_dates_in_a_checkpoint_by_the_julian_calendar_are_not_used(rel
     store.files["_delta_log/" + paths.checkpoint_names(0)[0]] = parquet(
         [protocol(), metadata(), add("a", stats_parsed=tree)], add_type=kind, pairs=pairs
     )
-    for wanted in (None, ["id", "day", "s"]):
-        (batch,) = load_snapshot(store).adds(stats_columns=wanted)
-        stats = json.loads(batch.stats_texts()[0])
-        assert stats["numRecords"] == 4
-        assert set(stats["minValues"]) == ({"id"} if release == "3.2.1" else {"id", "day", "s"})
+    (batch,) = load_snapshot(store).adds(stats_columns=wanted)
+    stats = json.loads(batch.stats_texts()[0])
+    assert stats["numRecords"] == 4
+    assert set(stats["minValues"]) == ({"id"} if release == "3.2.1" else {"id", "day", "s"})
 
 
 @pytest.mark.parametrize("json_too", [False, True])
@@ -312,10 +313,10 @@ def test_planning_imports_no_pandas(tmp_path, where):
         (tmp_path / name).write_bytes(data)
     code = (
         "import sys\nfrom delta_sharing_spark.testing.server.table_logs import LocalLogStore\n"
-        "from delta_sharing_spark.deltalog.replay import load_snapshot\n"
+        "from delta_sharing_spark.deltalog.replay import read_snapshot\n"
         "from delta_sharing_spark.predicates.file_skipping import FileSkipping\n"
         "from delta_sharing_spark.predicates.sql import parse_where\n"
-        f"snapshot = load_snapshot(LocalLogStore({str(tmp_path)!r}))\n"
+        f"snapshot = read_snapshot(LocalLogStore({str(tmp_path)!r}), lambda snapshot: snapshot)\n"
         f"skipping = FileSkipping(parse_where({where!r}, snapshot.schema), snapshot.schema, ('p',))\n"
         "files = 0\n"
         "for batch in snapshot.adds(stats_columns=skipping.stats_columns):\n"

@@ -11,7 +11,7 @@ import pytest
 from delta_sharing_spark.access.flight.connection import gateway_address
 from delta_sharing_spark.errors import ConfigError, ProfileError
 from delta_sharing_spark.flight import command_line
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 
 KEY = "ab" * 32
 posix = pytest.mark.skipif(os.name == "nt", reason="owners, modes and pipes of POSIX")

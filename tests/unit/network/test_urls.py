@@ -15,25 +15,22 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
-from delta_sharing_spark.network.hosts import is_local_address, is_loopback
 from delta_sharing_spark.network.http import NetworkSettings, data_session, rest_session
 from delta_sharing_spark.network.pooled_connections import send
-from delta_sharing_spark.network.urls import UrlError, host_name, parse_url, redirect_target, url_or_none
+from delta_sharing_spark.network.urls import (
+    UrlError,
+    host_name,
+    is_local_address,
+    is_loopback,
+    parse_url,
+    redirect_target,
+    url_or_none,
+)
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
+from support.one_url import OneUrl
 
 SETTINGS = NetworkSettings(connect_timeout=1, read_timeout=1)
-
-
-class Lease:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def current(self) -> str:
-        return self._url
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
-        raise AssertionError
 
 
 # What is a URL
@@ -229,7 +226,7 @@ def test_the_host_that_was_checked_is_the_one_that_is_connected_to(text: str) ->
 def test_a_url_that_two_parsers_read_differently_is_not_asked(text: str) -> None:
     policy = StorageSettings(allowed_hosts=("minio.corp", "h"))
     with mock.patch("urllib3.util.connection.create_connection") as connect, pytest.raises(DeltaSharingError):
-        url_reader(Lease(text), policy, name="f", size=1).read(0, 1)
+        url_reader(OneUrl(text), policy, name="f", size=1).read(0, 1)
     connect.assert_not_called()
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark.errors import UnavailableError
-from delta_sharing_spark.network import connections, waits
-from delta_sharing_spark.network.connections import Deadline, extend_deadline
+from delta_sharing_spark.network import connections
+from delta_sharing_spark.network.connections import Deadline, extend_deadline, say_waiting
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError, retry
-from delta_sharing_spark.network.waits import say_waiting
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.response import await_query
 
@@ -24,7 +23,7 @@ REFUSED = "s.example refused the connection: nothing listens on port 443"
 
 @pytest.fixture(autouse=True)
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    waits._latest.clear()
+    connections._latest.clear()
     with caplog.at_level(logging.WARNING, "delta_sharing_spark"):
         yield lambda: [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
@@ -100,14 +99,15 @@ def test_silence_is_told_once_until_something_comes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(connections.time, "monotonic", lambda: now[0])
     told: list[tuple[str, float]] = []
     connection: Any = SimpleNamespace(host="s.example", _tunnel_host=None)
-    with Deadline(600, lambda host, at, waited: told.append((host, waited))) as deadline:
+    monkeypatch.setattr(connections, "say_waiting", lambda what, why, at, waited, *_: told.append((why, waited)))
+    with Deadline(600, "the storage", 320, AssertionError) as deadline:
         deadline.use(connection)
         for seconds in (5, 4, 2, 3, 30, 40):  # 9 of them pass before something comes
             now[0] += seconds
             deadline.check(now[0])
-        assert told == [("s.example", 11.0), ("s.example", 84.0)]
+        assert told == [("s.example is silent", 11.0), ("s.example is silent", 84.0)]
         extend_deadline(0)
         deadline.check(now[0] + 9)
         assert len(told) == 2
         deadline.check(now[0] + 11)
-        assert told[2:] == [("s.example", 11.0)]
+        assert told[2:] == [("s.example is silent", 11.0)]

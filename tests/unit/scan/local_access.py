@@ -19,7 +19,7 @@ from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import check_range
-from delta_sharing_spark.testing.tables.vectors import encode, frame
+from delta_sharing_spark.testing.tables.rewrites import encode, frame
 
 
 @dataclass

@@ -13,7 +13,7 @@ from delta_sharing_spark.deltalog.actions import vector_from
 from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.scan import deletion_vector as dv
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.testing.tables.vectors import FILE_VERSION, encode, frame, z85_encode
+from delta_sharing_spark.testing.tables.rewrites import FILE_VERSION, encode, frame, z85_encode
 from support.drawing import cases
 
 KERNEL = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from delta_sharing_spark.errors import ResponseError, SchemaError, UnreadableColumnError, UnsupportedFeatureError
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.features import check_type_changes
+from delta_sharing_spark.schema.projections import check_types, select
 from delta_sharing_spark.schema.types import (
     MAX_DEPTH,
     PRIMITIVES,
@@ -27,10 +28,8 @@ from delta_sharing_spark.schema.types import (
     Map,
     Primitive,
     Struct,
-    check_types,
     parse_schema,
     schema_to_json,
-    select,
     spark_schema_json,
     without_mapping,
 )

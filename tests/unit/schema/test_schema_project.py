@@ -6,7 +6,8 @@ import pytest
 
 from delta_sharing_spark.access.table_shape import TableShape, check_same
 from delta_sharing_spark.errors import SchemaError
-from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct, merge, requested, select
+from delta_sharing_spark.schema.projections import merge, requested, select
+from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct
 
 LONG, STRING = Primitive("long"), Primitive("string")
 POINT = Struct((Field("x", LONG, False), Field("y", LONG), Field("tag", STRING)))

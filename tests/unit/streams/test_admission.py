@@ -15,7 +15,7 @@ from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPl
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy
 from delta_sharing_spark.access.table_shape import TableShape
 from delta_sharing_spark.errors import StreamError, VersionError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from support.drawing import cases

@@ -90,7 +90,7 @@ def lazy_frame(load: _L, frames_of: Callable[..., Generator[pl.DataFrame, None, 
         if not has_yielded:
             yield filtered(empty)
 
-    frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked)), schema=empty.schema)
+    frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked), is_pulled=True), schema=empty.schema)
     return frame
 
 

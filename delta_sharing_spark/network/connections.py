@@ -177,8 +177,8 @@ class Deadline:
         self._before = _DEADLINE.set(self)
         try:
             _watch(self)
-        except BaseException:  # of a signal's handler: nobody exits from what was not entered
-            self.__exit__()
+        except BaseException as error:  # of a signal's handler: nobody exits from what was not entered
+            self.__exit__(type(error))
             raise
         return self
 

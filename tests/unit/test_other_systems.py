@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,7 +114,6 @@ def test_what_needs_spark_says_so_where_there_is_none() -> None:
     lines = ended.stdout.splitlines()
     functions = ("register", "load_as_spark", "load_table_changes_as_spark")
     methods = ("to_spark", "to_spark", "sql", "query", "explain_sql", "register", "refresh")
-    assert len(lines) == len(functions) + len(methods), ended.stderr
-    for line, name in zip(lines, functions + methods, strict=True):
-        assert line.startswith(f"{name}() needs pyspark, which is not installed: pip install '")
-        assert "[spark]'" in line
+    told = [re.sub(r"pip install '.*\[spark\]'.*", "pip install", line) for line in lines]
+    expected = [f"{name}() needs pyspark, which is not installed: pip install" for name in functions + methods]
+    assert told == expected, ended.stderr

@@ -51,9 +51,9 @@ def holds(delete: Entry, data: Entry) -> bool:
 )  # fmt: skip
 def test_partitions(content: int, value: Any, other: Any, is_same: bool) -> None:
     """Manifests of one table may have a day as a date or as a number, and fields by their ids or, without these, by name."""
-    for first, second in ((value, other), (other, value)):
-        for key in (1000, "at_day"):
-            assert holds(file(content, {key: first}, 2), file(DATA, {1000: second})) == is_same
+    pairs = [(key, *pair) for pair in ((value, other), (other, value)) for key in (1000, "at_day")]
+    held = [holds(file(content, {key: one}, 2), file(DATA, {1000: another})) for key, one, another in pairs]
+    assert held == [is_same] * 4
 
 
 @pytest.mark.parametrize(("content", "sequences"), [(POSITIONS, [1, 2]), (EQUALITY, [2])])
@@ -95,8 +95,8 @@ def test_paths(tree: dict[str, Any], is_held: bool) -> None:
 def test_local_paths_in_two_spellings(spellings: tuple[str, str]) -> None:
     one, other = spellings
     data = file(DATA, {1000: 1}, path=one)
-    for tree in (bounds(other, other), {"referenced_data_file": other}, bounds(other, other + "z"), {}):
-        assert holds(file(POSITIONS, {1000: 1}, **tree), data)
+    trees = (bounds(other, other), {"referenced_data_file": other}, bounds(other, other + "z"), {})
+    assert [tree for tree in trees if not holds(file(POSITIONS, {1000: 1}, **tree), data)] == []
 
 
 @pytest.mark.parametrize("is_required", [False, True])

@@ -54,7 +54,7 @@ class SplitPartition(InputPartition):
         return f"SplitPartition({self.split.index}, files={len(self.split.slices)})"
 
 
-class SplitReader:
+class TaskReader:
     """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class SplitReader:
         return read_split(in_session_of_task(partition.split))
 
 
-class DeltaSharingReader(SplitReader, DataSourceReader):
+class DeltaSharingReader(TaskReader, DataSourceReader):
     """Plans in ``partitions()``, reads in ``read()``.
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, short_traceback
-from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.profile import Profile, profile_of
@@ -156,7 +155,7 @@ def load_as_spark(
     return (
         _table(url, options, delta_sharing_profile)
         .scan(columns, where, None, version, timestamp)
-        .to_spark(_session(spark, "load_as_spark"), engine)
+        .to_spark(_session(spark), engine)
     )
 
 
@@ -190,7 +189,7 @@ def load_table_changes_as_spark(
     changes = _table(url, None, delta_sharing_profile).changes(
         starting_version, ending_version, starting_timestamp, ending_timestamp
     )
-    return changes.to_spark(_session(spark, "load_table_changes_as_spark"))
+    return changes.to_spark(_session(spark))
 
 
 def _table(url: str, options: LoadOptions | None = None, profile: object = None) -> SharedTable:
@@ -217,8 +216,7 @@ def _snapshot(
     return scan if hints is None else Scan(table, scan.options, hints)
 
 
-def _session(spark: SparkSession | None, method: str) -> SparkSession:
-    library("pyspark", f"{method}()")
+def _session(spark: SparkSession | None) -> SparkSession:
     from delta_sharing_spark.spark.register import active_session
 
     return spark or active_session()

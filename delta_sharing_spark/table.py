@@ -38,6 +38,7 @@ from delta_sharing_spark.errors import (
     AccessModeError,
     OptionError,
     RequestRefusedError,
+    UnreadableColumnError,
     UnsupportedFeatureError,
     short_tracebacks,
 )
@@ -169,7 +170,12 @@ class Scan(Load, RowSource):
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""
-        planned = self.plan()
+        try:
+            planned = self.plan()
+        except UnreadableColumnError as refusal:
+            if self.has_columns or not refusal.readable:
+                raise
+            return self.select(refusal.readable[0]).count()  # a count needs no column of the other types
         if planned.exact_rows is not None:
             return planned.exact_rows
         shape = self.resolved().shape

@@ -289,11 +289,8 @@ def _schema(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.schema.types import spark_schema_json
 
     schema = _scan(arguments).schema
-    if arguments.json:
-        print_json(spark_schema_json(schema))
-        return DONE
-    write_table(text_table(["column", "type", "", "comment"], schema.rows()), sys.stdout)
-    return DONE
+    table = text_table(["column", "type", "", "comment"], schema.rows())
+    return _result(arguments, spark_schema_json(schema), table, is_table=True)
 
 
 def _head(arguments: argparse.Namespace) -> int:
@@ -317,11 +314,7 @@ def _versions(arguments: argparse.Namespace) -> int:
 
     address = parse_address(arguments.address)
     versions = _client(arguments, address.profile).table(str(address.table)).versions(arguments.n)
-    if arguments.json:
-        print_json([_plain(version) for version in versions])
-    else:
-        write_table(str(versions), sys.stdout)
-    return DONE
+    return _result(arguments, [_plain(version) for version in versions], str(versions), is_table=True)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -346,11 +339,7 @@ def _show(scan: Scan, arguments: argparse.Namespace) -> int:
 
 def _count(arguments: argparse.Namespace) -> int:
     rows = _scan(arguments).count()
-    if arguments.json:
-        print_json({"count": rows})
-    else:
-        sys.stdout.write(f"{rows}\n")
-    return DONE
+    return _result(arguments, {"count": rows}, str(rows))
 
 
 def _download(arguments: argparse.Namespace) -> int:
@@ -362,13 +351,8 @@ def _download(arguments: argparse.Namespace) -> int:
     files = parse_asset_address(arguments.address)
     if files is not None:
         result = download_files(_client(arguments, files.profile), files, arguments)
-        if arguments.json:
-            print_json(result)
-        else:
-            sys.stdout.write(
-                f"{printable(result['to'])}: {counted(result['files'], 'file')}, {size_text(result['bytes'])}\n"
-            )
-        return DONE
+        text = f"{printable(result['to'])}: {counted(result['files'], 'file')}, {size_text(result['bytes'])}"
+        return _result(arguments, result, text)
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
@@ -380,10 +364,19 @@ def _download(arguments: argparse.Namespace) -> int:
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with _handled(_leave, *_endings()), whole_file(target, replace=arguments.force) as out:
         rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table), **formulas)
+    size = target.stat().st_size
+    text = f"{printable(str(target))}: {counted(rows, 'row')}, {size_text(size)}"
+    return _result(arguments, {"file": str(target), "rows": rows, "bytes": size}, text)
+
+
+def _result(arguments: argparse.Namespace, value: Any, text: str, *, is_table: bool = False) -> int:
+    """Write a result: the value as JSON if that was asked for, else the text."""
     if arguments.json:
-        print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
+        print_json(value)
+    elif is_table:
+        write_table(text, sys.stdout)
     else:
-        sys.stdout.write(f"{printable(str(target))}: {counted(rows, 'row')}, {size_text(target.stat().st_size)}\n")
+        sys.stdout.write(f"{text}\n")
     return DONE
 
 

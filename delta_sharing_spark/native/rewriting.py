@@ -20,8 +20,7 @@ from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, logical_schema
-from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.ranges import ByteSource, MemorySource, Range
+from delta_sharing_spark.storage.ranges import ByteSource, LocalSource, MemorySource, Range
 
 _log = logging.getLogger(__name__)
 

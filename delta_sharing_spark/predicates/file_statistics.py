@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from delta_sharing_spark.predicates.key_columns import (
     Bools,
@@ -23,9 +24,10 @@ from delta_sharing_spark.predicates.key_columns import (
     no_keys,
     whole_numbers,
 )
-from delta_sharing_spark.predicates.scalar_types import BOOLEAN, FLOATS, domain
+from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, FLOATS, STRING, domain
 from delta_sharing_spark.predicates.three_valued import ALL_NULL, ColumnBounds, is_scalar
-from delta_sharing_spark.schema.typed_json import statistics_lines, statistics_object, statistics_objects
+from delta_sharing_spark.schema.arrow_bridge import int64s, strings
+from delta_sharing_spark.schema.typed_json import lines_of, records_together, statistics_lines, statistics_object
 from delta_sharing_spark.schema.types import DataType
 
 ROWS, NULLS, LOW, HIGH = "numRecords", "nullCount", "minValues", "maxValues"
@@ -33,6 +35,12 @@ ROWS, NULLS, LOW, HIGH = "numRecords", "nullCount", "minValues", "maxValues"
 _NOT_RENAMED = re.compile(r'["\\\x00-\x1f]')
 #: Physical names of a column or nested field, its type, and whether its bounds are read.
 StatisticsColumn: TypeAlias = tuple[tuple[str, ...], DataType, bool]
+_Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+#: The form that bounds of a type mostly have, and what makes an array of them.
+_FORMS: Mapping[DataType | None, tuple[Any, Callable[[Sequence[Any]], pa.Array]]] = {
+    **dict.fromkeys(BITS, (_Long | None, int64s)),
+    STRING: (str | None, strings),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +164,32 @@ class StatisticsReader:
     def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
         self.columns = tuple(columns)
         self._narrowed: dict[tuple[StatisticsColumn, ...], StatisticsReader] = {}
-        names = sorted({path[0] for path, _, _ in columns})
-        self._attributes = {name: f"column_{number}" for number, name in enumerate(names)}
-        is_decoded = not any(map(_NOT_RENAMED.search, names))
-        fields = [(attribute, Any, None) for attribute in self._attributes.values()]
+        kinds: dict[str, DataType | None] = {}
+        for path, kind, _ in columns:
+            kinds[path[0]] = None if path[1:] or path[0] in kinds else kind
+        self._attributes = {name: f"column_{number}" for number, name in enumerate(sorted(kinds))}
+        is_decoded = not any(map(_NOT_RENAMED.search, kinds))
         renamed = {attribute: name for name, attribute in self._attributes.items()} if is_decoded else None
-        self._of_columns: Any = msgspec.defstruct("OfColumns", fields, rename=renamed, gc=False)
-        sides = [
-            (part, self._of_columns, msgspec.field(default_factory=self._of_columns)) for part in (NULLS, LOW, HIGH)
-        ]
-        self._record: Any = msgspec.defstruct("Statistics", [(ROWS, Any, None), *sides], gc=False)
+
+        def of_columns(form_of: Callable[[DataType | None], Any]) -> Any:
+            fields = [(self._attributes[name], form_of(kind), None) for name, kind in kinds.items()]
+            return msgspec.defstruct("OfColumns", fields, rename=renamed, gc=False)
+
+        def record(*forms: tuple[str, Any]) -> Any:
+            sides = [(part, kind, msgspec.field(default_factory=kind)) for part, kind in forms]
+            return msgspec.defstruct("Statistics", [(ROWS, Any, None), *sides], gc=False)
+
+        self._of_columns = of_columns(lambda _: Any)
+        self._record = record(*((part, self._of_columns) for part in (NULLS, LOW, HIGH)))
         self._decode = msgspec.json.Decoder(self._record if is_decoded else Any).decode
-        self._decode_lines = msgspec.json.Decoder(self._record | None).decode_lines if is_decoded else None
+        # Of many files msgspec checks the forms that integers and strings mostly have.
+        counts, bounds = of_columns(lambda _: _Long | None), of_columns(lambda kind: _FORMS.get(kind, (Any,))[0])
+        together = record((NULLS, counts), (LOW, bounds), (HIGH, bounds)) | None
+        self._decode_lines = msgspec.json.Decoder(together).decode_lines if is_decoded else None
+        self._arrays = {
+            (side, name): _FORMS[kind][1] for name, kind in kinds.items() if kind in _FORMS for side in (LOW, HIGH)
+        }
+        self._arrays |= {(NULLS, name): int64s for name in kinds}
 
     def narrowed_to(self, columns: tuple[StatisticsColumn, ...]) -> StatisticsReader:
         """The reader of some of the columns."""
@@ -182,9 +204,10 @@ class StatisticsReader:
         """The statistics in JSON; a file's that are missing or cannot be read tell nothing."""
         return self.of_lines(statistics_lines(texts), len(texts))
 
-    def of_lines(self, lines: str, count: int) -> FileStatistics:
+    def of_lines(self, lines: bytes, count: int) -> FileStatistics:
         """The same of ``count`` files' ``statistics_lines``."""
-        records = statistics_objects(lines, count, self._decode_lines, self._read)
+        together = records_together(lines, count, self._decode_lines)
+        records = [self._read(text) for text in lines_of(lines)] if together is None else together
         present = is_there(records)
         if not present.all():
             missing = self._record()
@@ -194,6 +217,8 @@ class StatisticsReader:
             if not path:
                 return list(map(attrgetter(part), records))
             of_files = list(map(attrgetter(f"{part}.{self._attributes[path[0]]}"), records))
+            if together is not None and (array := self._arrays.get((part, path[0]))) is not None:
+                return array(of_files)
             for name in path[1:]:
                 of_files = [value.get(name) if isinstance(value, dict) else None for value in of_files]
             return of_files

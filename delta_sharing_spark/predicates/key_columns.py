@@ -30,7 +30,7 @@ from delta_sharing_spark.schema.types import DataType, Decimal
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 Integers: TypeAlias = "npt.NDArray[np.int64]"
-#: One value of each file: as JSON has it, None where there is none; or an array of integers, dates or booleans.
+#: One value of each file: as JSON has it, None where there is none; or an array of integers, dates, booleans or strings.
 Values: TypeAlias = "Sequence[Any] | pa.Array"
 #: Keys, which files have one, and which of these are to be read one by one.
 _Read: TypeAlias = "tuple[Integers | pa.BinaryArray, Bools, Bools | None]"
@@ -190,6 +190,11 @@ def _read_together(values: Values, kind: DataType, *, is_upper: bool) -> _Read |
     """All of some values; None where they are not all of the form that values of the type mostly have."""
     if isinstance(kind, Decimal):
         return _decimals(values, kind.scale)
+    if isinstance(values, pa.Array) and kind == STRING and pa.types.is_string(values.type):
+        if is_upper and _may_be_cut(values):
+            return _strings(values.to_pylist(), is_upper=True)
+        keys = pa.Array.from_buffers(pa.binary(), len(values), [None, *values.buffers()[1:]], offset=values.offset)
+        return keys, bools(values.is_valid()), None
     if isinstance(values, pa.Array):
         of_kind = (
             pa.types.is_date32 if kind == DATE else pa.types.is_boolean if kind == BOOLEAN else pa.types.is_integer
@@ -259,6 +264,16 @@ def _timestamps(values: Sequence[str | None], *, is_ntz: bool, is_upper: bool) -
     micros = np.zeros(len(values), np.int64)
     micros[valid] = of_texts + CUT_MICROS + slack if is_upper else of_texts - slack
     return micros, valid, None
+
+
+def _may_be_cut(maxima: pa.StringArray) -> bool:
+    """Whether one of some strings may be a maximum that a writer has cut, or another one than it seems."""
+    offsets, data = maxima.buffers()[1:]
+    if data is None:
+        return False
+    places = np.frombuffer(offsets, np.int32)[maxima.offset : maxima.offset + len(maxima) + 1]
+    data = data.slice(int(places[0]), int(places[-1] - places[0])).to_pybytes()
+    return bool(np.diff(places).max() >= TRUNCATED or not data.isascii() or TIE_BREAKERS[-1].encode() in data)
 
 
 def _strings(values: Sequence[str | None], *, is_upper: bool) -> _Read:

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 
-from delta_sharing_spark.schema.typed_json import statistics_lines, statistics_object, statistics_objects
+from delta_sharing_spark.schema.typed_json import lines_of, records_together, statistics_lines, statistics_object
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
@@ -44,25 +44,35 @@ class _Statistics(msgspec.Struct, gc=False):
     numRecords: Any = None
 
 
-_decode_rows = msgspec.json.Decoder(_Statistics).decode
-_decode_rows_of_lines = msgspec.json.Decoder(_Statistics | None).decode_lines
+class _Rows(msgspec.Struct, gc=False):
+    """The same in the usual form."""
+
+    numRecords: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE_ROWS)]
+
+
+_decode_statistics = msgspec.json.Decoder(_Statistics).decode
+_decode_rows = msgspec.json.Decoder(_Rows).decode_lines
+#: How rows that statistics do not tell stand in an array.
+UNKNOWN_ROWS = -1
 
 
 def rows_in_stats(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None where statistics are missing, broken or cannot be, which is no error."""
-    return rows_in_lines(statistics_lines([stats]), 1)[0] if stats else None
+    rows = int(rows_in_lines(statistics_lines([stats]), 1)[0]) if stats else UNKNOWN_ROWS
+    return None if rows == UNKNOWN_ROWS else rows
 
 
-def rows_in_lines(lines: str, count: int) -> list[int | None]:
-    """``numRecords`` of ``count`` files by their ``statistics_lines``; None as ``rows_in_stats``."""
+def rows_in_lines(lines: bytes, count: int) -> npt.NDArray[np.int64]:
+    """``numRecords`` of ``count`` files by their ``statistics_lines``; ``UNKNOWN_ROWS`` where ``rows_in_stats`` is None."""
+    if (together := records_together(lines, count, _decode_rows)) is not None:
+        return np.fromiter([record.numRecords for record in together], np.int64, count)
+    return np.fromiter(map(_rows_in_line, lines_of(lines)), np.int64, count)
 
-    def read(text: str) -> Any:
-        tree = statistics_object(text, _decode_rows)
-        return _Statistics(tree.get("numRecords")) if isinstance(tree, dict) else tree
 
-    records = statistics_objects(lines, count, _decode_rows_of_lines, read)
-    rows = [None if record is None else record.numRecords for record in records]
-    return [number if type(number) is int and 0 <= number <= MAX_FILE_ROWS else None for number in rows]
+def _rows_in_line(line: str) -> int:
+    tree = statistics_object(line, _decode_statistics)
+    rows = tree.get("numRecords") if isinstance(tree, dict) else None if tree is None else tree.numRecords
+    return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else UNKNOWN_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,7 @@ class DeleteFile:
     Attributes:
         location: An absolute storage path.
         size: Its bytes.
-        keys: The columns, named by their ids, whose values it deletes (equality deletes); none where it names positions.
+        keys: The columns, named with their ids, whose values it deletes (equality deletes); none where it names positions.
         namespace: A digest of the table and the recipient: another's file of the same location is another file.
     """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -42,11 +41,13 @@ def integers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 def strings(texts: Sequence[str | None]) -> pa.StringArray:
     """A string array."""
-    valid = None
-    if type(None) in set(map(type, texts)):
+    valid, present = None, cast("Sequence[str]", texts)
+    try:
+        together = "".join(present)
+    except TypeError:
         valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
-    present = cast("Sequence[str]", texts) if valid is None else [text or "" for text in texts]
-    together = "".join(present)
+        present = [text or "" for text in texts]
+        together = "".join(present)
     data = together.encode()
     lengths = map(len, present) if len(data) == len(together) else (len(text.encode()) for text in present)
     return _texts(data, lengths, len(texts), pa.large_string() if len(data) >= 1 << 31 else pa.string(), valid)
@@ -62,7 +63,8 @@ def _texts(
     data: bytes, lengths: Iterable[int], count: int, kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None
 ) -> Any:
     """An array of pieces of ``data``; ``valid`` says which are not null."""
-    offsets = np.fromiter(accumulate(lengths, initial=0), np.int64, count + 1)
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
     is_large = kind in (pa.large_string(), pa.large_binary())
     bits = None if valid is None or valid.all() else mask(valid).buffers()[1]
     places = pa.py_buffer(offsets if is_large else offsets.astype(np.int32))

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
+import numpy as np
 
 _T = TypeVar("_T")
 _decode = msgspec.json.Decoder().decode
@@ -53,14 +54,31 @@ def statistics_object(text: str, decode: Callable[[Any], Any]) -> Any:
     return tree if isinstance(tree, dict | msgspec.Struct) else None
 
 
-def statistics_lines(texts: Sequence[str | None]) -> str:
+def statistics_lines(texts: Sequence[str | None]) -> bytes:
     """The JSON of files' statistics, one a line; ``null`` for what is no object.
 
     Each line begins and ends with a brace, so that no value goes on in the next line, and none is missing from a line.
     """
-    lines = "\n".join([text if text and text[0] == "{" and text[-1] == "}" else _line(text or "") for text in texts])
+    with suppress(TypeError):  # some have none
+        lines = "\n".join(cast("Sequence[str]", texts)).encode(errors="surrogatepass")
+        if _are_braced(lines, len(texts)):
+            return lines
     # Within an object a break is space, as a tab is, and as little a part of a string.
-    return lines if lines.count("\n") < len(texts) else "\n".join([_line(text or "") for text in texts])
+    return "\n".join([_line(text or "") for text in texts]).encode(errors="surrogatepass")
+
+
+def lines_of(lines: bytes) -> list[str]:
+    """The lines of ``statistics_lines``."""
+    return lines.decode(errors="surrogatepass").split("\n")
+
+
+def _are_braced(lines: bytes, count: int) -> bool:
+    """Whether there are so many lines, each of which begins and ends with a brace."""
+    characters = np.frombuffer(lines, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    if len(breaks) != count - 1 or len(lines) < 2 or (lines[:1], lines[-1:]) != (b"{", b"}"):
+        return False
+    return bool((characters[breaks - 1] == ord("}")).all() and (characters[breaks + 1] == ord("{")).all())
 
 
 def _line(text: str) -> str:
@@ -68,16 +86,14 @@ def _line(text: str) -> str:
     return text if text[:1] == "{" and text[-1:] == "}" else "null"
 
 
-def statistics_objects(
-    lines: str, count: int, decode_lines: Callable[[Any], list[Any]] | None, decode: Callable[[str], Any]
-) -> list[Any]:
-    """The records of ``count`` files' statistics, together if that is possible, else each by ``decode``; None as ``statistics_object``."""
+def records_together(lines: bytes, count: int, decode_lines: Callable[[Any], list[Any]] | None) -> list[Any] | None:
+    """What a decoder of lines makes of ``count`` files' statistics; None where it does not take all of them."""
     if decode_lines is not None:
         with suppress(ValueError, RecursionError):
             records = decode_lines(lines)
             if len(records) == count:
                 return records
-    return [decode(text) for text in lines.split("\n")] if count else []
+    return None
 
 
 def record_of(kind: type[_T], tree: Any, name: str, names: Mapping[str, str] | None = None) -> _T:

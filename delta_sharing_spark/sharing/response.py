@@ -23,7 +23,7 @@ from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.typed_json import decode_json
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer, unreadable_answer
-from delta_sharing_spark.sharing.wire_lines import FileBlock, blocks_of, file_blocks
+from delta_sharing_spark.sharing.wire_lines import FileBlock, FileLines, blocks_of
 from delta_sharing_spark.sharing.wire_records import (
     ERROR_FIELDS,
     EndStreamAction,
@@ -41,8 +41,9 @@ from delta_sharing_spark.sharing.wire_records import (
 _END_FIELDS = {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
 #: Bytes of a line: a schema of many thousand columns, or an inline deletion vector.
 _LONGEST_LINE = 64 << 20
-#: Bytes of lines that are read together, and by how many they grow: a limit may need the first lines alone.
-_LARGEST_BLOCK, _BLOCK_GROWS = 2 << 20, 256 << 10
+#: Bytes of lines that are read together, and by how many they grow: a limit may need the first lines alone. The objects of larger
+#: blocks are beyond the processor's cache, and take new memory each time.
+_LARGEST_BLOCK, _BLOCK_GROWS = 256 << 10, 64 << 10
 #: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
 _MOST_UNKNOWN = 100_000
 _FILE_LINES = ("file", "add", "cdf", "remove")
@@ -153,34 +154,34 @@ def parse_page(
         ResponseError: The answer breaks the protocol.
         ServerError: The answer's last line has an errorMessage.
     """
-    page = Page(blocks=sink())
+    page, lines = Page(blocks=sink()), FileLines(table)
     waiting: bytes | None = None
     for block in blocks:
         if not block or block.isspace():
             continue
         if waiting is not None:
-            page.has_end = _add_block(page, waiting, table, is_last=False)
+            page.has_end = _add_block(page, lines, waiting, table, is_last=False)
             if page.blocks.is_full:
                 page.is_cut = True
                 return page
         waiting = block
     if waiting is not None:
-        page.has_end = _add_block(page, waiting, table, is_last=True)
+        page.has_end = _add_block(page, lines, waiting, table, is_last=True)
     if expects_end and not page.has_end:
         raise truncated_answer(f"the query of {table}")
     return page
 
 
-def _add_block(page: Page, block: bytes, table: str, *, is_last: bool) -> bool:
+def _add_block(page: Page, files: FileLines, block: bytes, table: str, *, is_last: bool) -> bool:
     """Add whole lines to the page; returns whether the last of them is an ``endStreamAction``."""
     page.has_lines = True
-    if _is_file_line(block) and _add_files(page, file_blocks(block, table)):
+    if _is_file_line(block) and _add_files(page, files.blocks(block)):
         return False
     lines = [line for line in block.split(b"\n") if line and not line.isspace()]
     has_ended = False
     for is_file, run in itertools.groupby(enumerate(lines, 1), lambda numbered: _is_file_line(numbered[1])):
         numbered = list(run)
-        if is_file and _add_files(page, file_blocks(b"\n".join(line for _, line in numbered), table)):
+        if is_file and _add_files(page, files.blocks(b"\n".join(line for _, line in numbered))):
             has_ended = False
             continue
         for number, line in numbered:
@@ -300,7 +301,7 @@ def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
         line = len(chunk) - end if end else line + len(chunk)
         size += len(chunk)
         if end and size >= least:
-            yield b"".join((*begun, chunk[:end]))
+            yield b"".join((*begun, memoryview(chunk)[:end]))
             begun, size, chunk = [], line, chunk[end:]
             least = min(_LARGEST_BLOCK, least + _BLOCK_GROWS)
         begun.append(chunk)

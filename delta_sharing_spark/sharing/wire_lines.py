@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +28,10 @@ from delta_sharing_spark.sharing.wire_records import integer, malformed, quoted
 
 #: A number, as servers write it; ``integer`` reads it.
 _Number: TypeAlias = int | float | str | None
+#: Numbers as most servers write them, which msgspec checks: what is of another form is decoded once more, as a ``_Number``.
+_Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE_BYTES)]
+_Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Millis: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_MILLIS, le=MAX_MILLIS)]
 
 
 #: Partition values of a line that has none.
@@ -60,16 +63,22 @@ class _FileAction(_Body):
     data_change: Any = True
 
 
-class _RawAdd(_FileAction):
-    """An ``add`` whose partition values are text still: those of many files are equal, and decoded once."""
+class _PlainAdd(_Body, kw_only=True):
+    """An ``add`` of the usual forms, in the usual order, which is found faster. Its partition values are text still: those of many files
+    are equal, and decoded once."""
 
-    partition_values: msgspec.Raw = _NO_VALUES  # type: ignore[assignment]
+    path: str
+    partition_values: msgspec.Raw = _NO_VALUES
+    size: _Size
+    data_change: bool = True
+    stats: str | None = None
+    deletion_vector: _VectorBody | None = None
 
 
 class _AddOnly(_Body):
     """``deltaSingleAction`` with an ``add`` alone."""
 
-    add: _RawAdd
+    add: _PlainAdd
     remove: None = None
     cdc: None = None
 
@@ -98,7 +107,16 @@ class _DeltaBody(_LineAround, kw_only=True):
     deletion_vector_file_id: Any = None
 
 
-class _AddBody(_LineAround, kw_only=True):
+class _PlainAround(_Body):
+    """The same in the usual forms."""
+
+    id: str
+    expiration_timestamp: _Long | None = None
+    version: _Long | None = None
+    timestamp: _Millis | None = None
+
+
+class _AddBody(_PlainAround, kw_only=True):
     """The line of an added file of the delta format."""
 
     delta_single_action: _AddOnly
@@ -117,7 +135,16 @@ class _ParquetBody(_LineAround):
 class _BareBody(_ParquetBody):
     """The same where nothing says that the line is of the other format: it has no action, for which there is no value."""
 
-    partition_values: msgspec.Raw = _NO_VALUES  # type: ignore[assignment]
+    delta_single_action: Literal["\0"] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _PlainBody(_PlainAround, kw_only=True):
+    """The same in the usual forms."""
+
+    url: str
+    size: _Size
+    partition_values: msgspec.Raw = _NO_VALUES
+    stats: str | None = None
     delta_single_action: Literal["\0"] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -139,16 +166,40 @@ class _ParquetLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     file: _BareBody
 
 
+class _PlainLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The same in the usual forms."""
+
+    file: _PlainBody
+
+
 #: Actions of the delta format, and how the parquet format calls such lines.
 _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
 _add_lines = msgspec.json.Decoder(_AddLine).decode_lines
 _delta_lines = msgspec.json.Decoder(_DeltaLine).decode_lines
 _parquet_lines = msgspec.json.Decoder(_ParquetLine).decode_lines
+_plain_lines = msgspec.json.Decoder(_PlainLine).decode_lines
 #: In a block's beginning, it tells which format the block is decoded by first.
 _WRAPPED, _LOOKED_AT = b'"deltaSingleAction"', 4096
-#: Of the partitions of an answer, which stand in each of its blocks.
-_decode_values = lru_cache(4096)(msgspec.json.Decoder(dict[str, str | None] | None).decode)
+_decode_values = msgspec.json.Decoder(dict[str, str | None] | None).decode
+#: Partition values of an answer that are numbered together.
+_MOST_VALUES = 4096
 _T = TypeVar("_T")
+
+
+class _Partitions(dict[bytes, int]):
+    """Numbers partition values by their text, which is decoded once.
+
+    Attributes:
+        decoded: The values, by number.
+    """
+
+    def __init__(self) -> None:
+        self.decoded: list[dict[str, str | None] | None] = []
+
+    def __missing__(self, text: bytes) -> int:
+        self.decoded.append(_decode_values(text))
+        self[text] = number = len(self.decoded) - 1
+        return number
 
 
 @dataclass(slots=True)
@@ -158,7 +209,7 @@ class FileBlock:
     Attributes:
         kind: ``"add"``, ``"cdf"`` or ``"remove"``.
         ids, urls, sizes: Of each file; ``urls`` are secrets.
-        partition_values: Different ones; None where a line has none.
+        partition_values: Some, with all of the block's; None where a line has none. Blocks of an answer may share the list, which grows.
         partitions: The place of each file's among them.
         stats: JSON text; None where a line has none.
         expirations, versions, timestamps: Milliseconds since the epoch, but for ``versions``; None where a line has none.
@@ -228,34 +279,81 @@ def _body_of(kind: type[_T], tree: Any, table: str) -> _T:
         raise malformed(str(error), table) from None
 
 
-def file_blocks(block: bytes, table: str) -> list[FileBlock] | None:
-    """Blocks of lines that are all files' in one format; None where some are not, or one is of another form than the protocol's.
+class FileLines:
+    """Reads the file lines of one answer, many together; partition values that are equal stand once.
 
-    Raises:
-        ResponseError: A field that the types do not tell is wrong.
+    Args:
+        table: How errors name the table.
     """
-    try:
-        if _WRAPPED in block[:_LOOKED_AT]:
-            with suppress(msgspec.ValidationError):  # there are lines of other actions
-                return [_delta_block([line.file for line in _add_lines(block)], "add", table)]
-            return _delta_blocks([line.file for line in _delta_lines(block)], table)
-        return [_parquet_block([line.file for line in _parquet_lines(block)], "add", table)]
-    except (ValueError, RecursionError):
-        return None
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._partitions = _Partitions()
+
+    def blocks(self, block: bytes) -> list[FileBlock] | None:
+        """Blocks of lines that are all files' in one format; None where some are not, or one is of another form than the protocol's.
+
+        Raises:
+            ResponseError: A field that the types do not tell is wrong.
+        """
+        if len(self._partitions) > _MOST_VALUES:
+            self._partitions = _Partitions()
+        try:
+            if _WRAPPED in block[:_LOOKED_AT]:
+                with suppress(msgspec.ValidationError):  # there are lines of other actions, or of other forms
+                    return [self._adds([line.file for line in _add_lines(block)])]
+                return _delta_blocks([line.file for line in _delta_lines(block)], self._table)
+            with suppress(msgspec.ValidationError):
+                bodies = [line.file for line in _plain_lines(block)]
+                return [self._plain(bodies, bodies, [body.url for body in bodies])]
+            return [_parquet_block([line.file for line in _parquet_lines(block)], "add", self._table)]
+        except (ValueError, RecursionError):
+            return None
+
+    def _adds(self, bodies: list[_AddBody]) -> FileBlock:
+        actions = [body.delta_single_action.add for body in bodies]
+        block = self._plain(bodies, actions, [action.path for action in actions])
+        _add_vectors(block, bodies, [action.deletion_vector for action in actions], self._table)
+        changes = [action.data_change for action in actions]
+        if not all(changes):
+            block.unchanged = frozenset(place for place, change in enumerate(changes) if not change)
+        return block
+
+    def _plain(
+        self, bodies: Sequence[_PlainAround], actions: Sequence[_PlainAdd | _PlainBody], urls: list[str]
+    ) -> FileBlock:
+        """The columns of lines of the usual forms."""
+        texts = map(bytes, [action.partition_values for action in actions])
+        return FileBlock(
+            "add",
+            [body.id for body in bodies],
+            urls,
+            [action.size for action in actions],
+            self._partitions.decoded,
+            list(map(self._partitions.__getitem__, texts)),
+            [action.stats for action in actions],
+            [body.expiration_timestamp for body in bodies],
+            [body.version for body in bodies],
+            [body.timestamp for body in bodies],
+        )
 
 
 def blocks_of(tree: Any, kind: str, table: str) -> list[FileBlock]:
     """The block of one line of ``kind``, from its body; none for an action that is no file's. Raises ResponseError."""
+    body: _DeltaBody | _ParquetBody
     if kind == "file" and isinstance(tree, dict) and "deltaSingleAction" in tree:
-        blocks = _delta_blocks([_body_of(_DeltaBody, tree, table)], table)
+        body = _body_of(_DeltaBody, tree, table)
+        blocks = _delta_blocks([body], table)
     else:
-        blocks = [_parquet_block([_body_of(_ParquetBody, tree, table)], "add" if kind == "file" else kind, table)]
+        body = _body_of(_ParquetBody, tree, table)
+        blocks = [_parquet_block([body], "add" if kind == "file" else kind, table)]
+    texts = [body.id or ""]
     for block in blocks:
         # Python's JSON reads halves of surrogate pairs. Statistics that hold one tell nothing; a name or a value is wrong.
         block.stats = [text if text is None or _is_unicode(text) else None for text in block.stats]
-        texts = [*block.ids, *block.urls, *(text for values in block.partition_values for text in _texts(values))]
-        if not all(map(_is_unicode, texts)):
-            raise malformed("a file line has an id, a URL or partitionValues that are not Unicode", table)
+        texts += [*block.urls, *(text for values in block.partition_values for text in _texts(values))]
+    if not all(map(_is_unicode, texts)):
+        raise malformed("a file line has an id, a URL or partitionValues that are not Unicode", table)
     return blocks
 
 
@@ -290,21 +388,28 @@ def _parquet_block(bodies: Sequence[_ParquetBody], kind: str, table: str) -> Fil
     return _block(kind, bodies, bodies, [body.url for body in bodies], "url", table)
 
 
-def _delta_block(bodies: Sequence[_DeltaBody | _AddBody], name: str, table: str) -> FileBlock:
+def _delta_block(bodies: Sequence[_DeltaBody], name: str, table: str) -> FileBlock:
     actions: list[_FileAction] = [getattr(body.delta_single_action, name) for body in bodies]
     block = _block(_KINDS[name], bodies, actions, [action.path for action in actions], "path", table)
-    block.vectors = {
-        place: _vector(action.deletion_vector, bodies[place], block.versions[place], block.kind, table)
-        for place, action in enumerate(actions)
-        if action.deletion_vector is not None
-    }
+    _add_vectors(block, bodies, [action.deletion_vector for action in actions], table)
     changes = [action.data_change for action in actions]
-    if set(map(type, changes)) != {bool} or not all(changes):
-        if not all(isinstance(change, bool) for change in changes):
-            odd = next(change for change in changes if not isinstance(change, bool))
-            raise malformed(f"dataChange is {quoted(odd)}", table)
-        block.unchanged = frozenset(place for place, change in enumerate(changes) if not change)
+    if not all(isinstance(change, bool) for change in changes):
+        odd = next(change for change in changes if not isinstance(change, bool))
+        raise malformed(f"dataChange is {quoted(odd)}", table)
+    block.unchanged = frozenset(place for place, change in enumerate(changes) if not change)
     return block
+
+
+def _add_vectors(
+    block: FileBlock, bodies: Sequence[_DeltaBody | _AddBody], vectors: Sequence[_VectorBody | None], table: str
+) -> None:
+    """Add the deletion vectors of lines to their block."""
+    if vectors.count(None) < len(vectors):
+        block.vectors = {
+            place: _vector(vector, bodies[place], block.versions[place], block.kind, table)
+            for place, vector in enumerate(vectors)
+            if vector is not None
+        }
 
 
 def _block(
@@ -336,17 +441,11 @@ def _block(
 
 
 def _different(
-    values: Sequence[dict[str, str | None] | msgspec.Raw | None],
+    values: Sequence[dict[str, str | None] | None],
 ) -> tuple[list[dict[str, str | None] | None], list[int]]:
-    """The different ones of partition values, and the place of each among them; raises ValueError for text that is of another form."""
+    """The different ones of partition values, and the place of each among them."""
     numbers: dict[Any, int] = {}
-    if values and isinstance(values[0], msgspec.Raw):
-        partitions = [numbers.setdefault(bytes(raw), len(numbers)) for raw in cast("Sequence[msgspec.Raw]", values)]
-        return [_decode_values(text) for text in numbers], partitions
-    keys = [
-        None if of_file is None else tuple(of_file.items())
-        for of_file in cast("Sequence[dict[str, str | None] | None]", values)
-    ]
+    keys = [None if of_file is None else tuple(of_file.items()) for of_file in values]
     partitions = [numbers.setdefault(key, len(numbers)) for key in keys]
     return [None if key is None else dict(key) for key in numbers], partitions
 
@@ -355,9 +454,6 @@ def _integers(
     numbers: list[_Number], name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1
 ) -> list[int | None]:
     """The numbers of a column, each as ``integer`` reads it."""
-    kinds = set(map(type, numbers))
-    if kinds == {type(None)} or (kinds == {int} and least <= min(numbers) <= max(numbers) <= most):  # type: ignore[type-var, operator]
-        return cast("list[int | None]", numbers)
     return [integer(number, name, table, least, most) for number in numbers]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The longest limit of an engine's that is read by one task, which stops there; many tasks are faster than one at more rows.
 _LONGEST_LIMIT = 1 << 17
+#: Rows of the first batch of a load's first split: more than ``show`` asks for.
+_FIRST_ROWS = 256
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +58,13 @@ class SplitPartition(InputPartition):
 
 
 class TaskReader:
-    """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need."""
+    """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need.
+
+    Attributes:
+        may_be_limited: Whether Spark may read the first split first, and of it no more than some rows (``show``, ``take``).
+    """
+
+    may_be_limited = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -68,7 +77,10 @@ class TaskReader:
         from delta_sharing_spark.scan.split_reader import read_split
         from delta_sharing_spark.spark.task_session import in_session_of_task
 
-        return read_split(in_session_of_task(partition.split))
+        split = in_session_of_task(partition.split)
+        is_tentative = self.may_be_limited and split.index == 0
+        batches = read_split(split, is_tentative=is_tentative)
+        return _some_rows_first(batches) if is_tentative else batches
 
 
 class DeltaSharingReader(TaskReader, DataSourceReader):
@@ -76,6 +88,8 @@ class DeltaSharingReader(TaskReader, DataSourceReader):
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.
     """
+
+    may_be_limited = True
 
     def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
         self._options = options
@@ -142,6 +156,20 @@ class DeltaSharingReader(TaskReader, DataSourceReader):
             limit = smaller_limit(self._limit, scan.options.limit)
             scan = replace(scan, options=replace(scan.options, limit=limit))
         return SplitPartition.of(plan(scan, required).splits)
+
+
+def _some_rows_first(batches: Generator[pa.RecordBatch, None, None]) -> Iterator[pa.RecordBatch]:
+    """The same rows, the first ones in a batch of their own.
+
+    What PySpark writes ends in a buffer of 64 KiB, which the next batch pushes out: without one, Spark would wait for the next file.
+    """
+    with closing(batches):
+        for batch in batches:
+            yield batch.slice(0, _FIRST_ROWS)
+            if batch.num_rows > _FIRST_ROWS:
+                yield batch.slice(_FIRST_ROWS)
+            break
+        yield from batches
 
 
 def make_reader(

@@ -1,9 +1,11 @@
-"""Reads the objects of one location with one secret: byte ranges, whole objects, listings; a secret that is refused is renewed."""
+"""Reads the objects of one location with one secret, and local files in the same way: byte ranges, whole objects, listings."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import requests
@@ -12,7 +14,6 @@ from delta_sharing_spark.errors import ConfigError, DeltaSharingError, FileError
 from delta_sharing_spark.network.bodies import TruncatedBodyError, read_body, tells_length
 from delta_sharing_spark.network.connections import Canceller, canceller_here
 from delta_sharing_spark.network.urls import UrlError, host_of, parse_url
-from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
 from delta_sharing_spark.storage.clouds.contract import Cloud, Secret, UnreadableAnswer
 from delta_sharing_spark.storage.clouds.registry import check, cloud_for
@@ -82,7 +83,7 @@ class Storage:
         """Receive what ``transfer`` is missing of an object; a broken transfer goes on from the byte it reached."""
         if self._cloud is None:
             missing = transfer.missing
-            transfer.keep(local_files.read(location, what, missing.start, missing.end))
+            transfer.keep(read_file(location, what, missing.start, missing.end))
             return
         cloud = self._cloud
         CloudWay(self, cloud, "GET", lambda: cloud.object_url(location), what).fill(transfer, canceller)
@@ -97,7 +98,7 @@ class Storage:
             self.fetch(location, transfer, canceller_here(what), what=what)
             return transfer.data
         if (cloud := self._cloud) is None:
-            return local_files.read(location, what)
+            return read_file(location, what)
 
         def receive(answer: requests.Response) -> bytes:
             data = read_body(answer, _LARGEST_OBJECT)
@@ -113,7 +114,7 @@ class Storage:
         """Size and modification time of one object; one request, and never a listing."""
         what = what or str(location)
         if (cloud := self._cloud) is None:
-            return local_files.info(location, what)
+            return file_info(location, what)
 
         def receive(answer: requests.Response) -> tuple[int, int]:
             # The body of an answer to HEAD is as long as its headers say of the object, and is not there.
@@ -127,7 +128,7 @@ class Storage:
         """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
         what = what or str(directory)
         if self._cloud is None:
-            return local_files.entries(directory, start_name, what)
+            return files_in(directory, start_name, what)
         prefix = f"{directory.key}/" if directory.key else ""
         objects: list[StoredObject] = []
         token: str | None = None
@@ -281,3 +282,44 @@ def object_reader(
             storage.note_data_read(location)
 
     return RangeReader(lease, fill, FileVersion(name, size))
+
+
+def read_file(location: Location, what: str, start: int = 0, end: int | None = None) -> bytes:
+    """The bytes ``[start, end)`` of a local file, as many of them as it has; all of it by default.
+
+    Raises:
+        FileNotFoundError, PermissionError
+        FileError: It cannot be read.
+    """
+    with _in_our_words(what), open(location.path, "rb") as file:
+        file.seek(start)
+        return file.read(-1 if end is None else end - start)
+
+
+def file_info(location: Location, what: str) -> StoredObject:
+    """A file's size and modification time; raises as ``read_file``."""
+    with _in_our_words(what):
+        return StoredObject.of_file(location.key.rpartition("/")[2], os.stat(location.path))
+
+
+def files_in(directory: Location, start_name: str, what: str) -> list[StoredObject]:
+    """The files right in a directory whose name is ``start_name`` or sorts after it, sorted; none where it does not exist."""
+    try:
+        with _in_our_words(what), os.scandir(directory.path) as directory_entries:
+            files = [entry for entry in directory_entries if entry.name >= start_name and entry.is_file()]
+            return sorted(StoredObject.of_file(entry.name, entry.stat()) for entry in files)
+    except FileNotFoundError:
+        return []
+
+
+@contextmanager
+def _in_our_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        raise FileError(
+            f"{what}: {os.strerror(error.errno or 0)} ({type(error).__name__}); look for the cause on this machine",
+            file=what,
+        ) from None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from delta_sharing_spark.errors import CorruptFileError
 
@@ -101,6 +104,27 @@ class MemorySource:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class LocalSource:
+    """A ``ByteSource`` over an open local file, which is closed with its last reader."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name = name
+        self._file = file
+        self._lock = threading.Lock()
+        self.size = file.seek(0, os.SEEK_END)
+        # Readers of a plan outlive its place in the gateway: the file is closed when nobody has this source any more.
+        weakref.finalize(self, file.close)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``."""
+        with self._lock:
+            self._file.seek(start)
+            return memoryview(self._file.read(length))
+
+    def close(self) -> None:
+        """Do nothing: the file is closed with its last reader."""
 
 
 def check_range(source: ByteSource, start: int, length: int) -> None:

@@ -41,6 +41,7 @@ from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support import HANGS
 from support.buckets import BucketServer
+from support.one_url import OneUrl
 
 #: Threads of earlier tests of other modules, which may still wait for a storage that they made silent.
 _EARLIER: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -408,31 +409,13 @@ def test_a_slow_consumer_is_not_fetched_for(server: BucketServer, tmp_path: Path
     assert split.spec.fetch_ahead < 40 << 20
 
 
-class _Url:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def current(self) -> str:
-        return self._url
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
-        raise AssertionError(str(refusal))
-
-
 def test_urls_that_are_not_admitted() -> None:
     url = "http://data.example.com/f?sig=s3cret"
-    source = url_reader(_Url(url), StorageSettings(retry_seconds=0, local_server=True), name="f", size=10)
+    source = url_reader(OneUrl(url), StorageSettings(retry_seconds=0, local_server=True), name="f", size=10)
     with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
         source.read(0, 5)
     assert "http://data.example.com" in str(caught.value)
     assert "s3cret" not in str(caught.value)
-
-
-def test_redirects_are_followed_without_leaving_for_plain_http(server: BucketServer) -> None:
-    split = planned(server)
-    server.faults.add("data", status=302, headers={"Location": "http://data.example.com/f"}, times=1)
-    with pytest.raises(ConfigError, match=r"data\.example\.com, which is not encrypted"):
-        list(read_split(split))
 
 
 @pytest.mark.parametrize("mode", ["url", "dir"])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from delta_sharing_spark.scan.plan import DeletionVector, rows_in_lines
 from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
-from delta_sharing_spark.schema.typed_json import statistics_lines
+from delta_sharing_spark.schema.typed_json import lines_of, statistics_lines
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.file_statistics import (
@@ -80,7 +80,9 @@ class FileColumns:
             hashes = np.fromiter(map(hash, block.ids), np.int64, len(block))
         self._hashes.frombytes(hashes.tobytes())
         self._sizes.frombytes(np.array(block.sizes, np.int64).tobytes())
-        expires = [UNKNOWN if millis is None else millis for millis in block.expirations]
+        expires = block.expirations
+        if None in expires:
+            expires = [UNKNOWN if millis is None else millis for millis in expires]
         self._expires.frombytes(np.array(expires, np.int64).tobytes())
         start = 0
         while start < len(block):
@@ -176,15 +178,19 @@ class FileColumns:
 class PackedStatistics:
     """The statistics of some files, compressed; what was asked of them stays in arrays (``file_skipping.Statistics``).
 
+    Args:
+        lines: Their ``statistics_lines``.
+        count: The number of files.
+
     Attributes:
         nbytes: Bytes that are held, once the texts are compressed.
     """
 
     __slots__ = ("_columns", "_count", "_is_there", "_lines", "_packed", "_rows")
 
-    def __init__(self, texts: Sequence[str | None]) -> None:
-        self._count = len(texts)
-        self._lines: str | None = statistics_lines(texts)
+    def __init__(self, lines: bytes, count: int) -> None:
+        self._count = count
+        self._lines: bytes | None = lines
         self._packed = b"", 0
         self._rows: npt.NDArray[np.int64] | None = None
         #: Which files have any, once they were looked at, and what was found of columns.
@@ -196,11 +202,11 @@ class PackedStatistics:
 
     def pack(self) -> None:
         """Compress the texts, which were looked at."""
-        data = self._text().encode()
+        data = self._text()
         self._packed, self._lines = (compressed(data), len(data)), None
 
-    def _text(self) -> str:
-        return self._lines if self._lines is not None else decompressed(*self._packed).decode()
+    def _text(self) -> bytes:
+        return self._lines if self._lines is not None else decompressed(*self._packed)
 
     @property
     def nbytes(self) -> int:
@@ -209,16 +215,15 @@ class PackedStatistics:
 
     def texts_at(self, places: npt.NDArray[np.int64]) -> list[str | None]:
         """The statistics of files at some places in JSON; None for one without."""
-        texts = self._text().split("\n")
+        texts = lines_of(self._text())
         return [None if texts[place] == "null" else texts[place] for place in places.tolist()]
 
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Rows of files at some places, deleted ones included; ``UNKNOWN`` where the statistics do not tell them."""
+        """Rows of files at some places, deleted ones included; ``UNKNOWN_ROWS`` where the statistics do not tell them."""
         if self._rows is None:
             is_few = len(places) * _FEW < self._count
             lines = statistics_lines(self.texts_at(places)) if is_few else self._text()
-            counts = rows_in_lines(lines, len(places) if is_few else self._count)
-            rows = np.array([UNKNOWN if count is None else count for count in counts], np.int64)
+            rows = rows_in_lines(lines, len(places) if is_few else self._count)
             if is_few:
                 return rows
             self._rows = rows

@@ -15,14 +15,15 @@ import numpy.typing as npt
 from delta_sharing_spark.access.contract import VersionFiles
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.table_shape import TableShape, shape_of
-from delta_sharing_spark.access.url.file_columns import UNKNOWN, FileColumns, PackedStatistics
+from delta_sharing_spark.access.url.file_columns import FileColumns, PackedStatistics
 from delta_sharing_spark.access.url.signed_urls import earliest, url_term
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
-from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.scan.plan import UNKNOWN_ROWS, FileTask
 from delta_sharing_spark.schema.features import MAPPING_MODE
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
+from delta_sharing_spark.schema.typed_json import statistics_lines
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, DataType, inner_fields, parse_schema
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_lines import FileBlock
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Bytes of the number of a file's partition.
 _NUMBERS_BYTES = 4
+#: Files that are chosen from together, so that what a choice costs beside them is small.
+_CHOSEN_TOGETHER = 4096
 #: Files of a page that are fewer than one of so many are copied from it.
 _FEW = 8
 
@@ -69,6 +72,8 @@ class SnapshotFiles:
         self._commit_times: list[int | None] = []
         self._table, self._pruner, self._needed, self._most_bytes = table, pruner, rows_needed, most_bytes
         self._counted = 0
+        #: Partition values of the blocks that came last, and their numbers here.
+        self._shared: tuple[Sequence[Mapping[str, str | None] | None], array[int]] = (), array("q")
         self._columns = FileColumns()
         #: The number of each file's partition.
         self._partitions = array("i")
@@ -80,8 +85,9 @@ class SnapshotFiles:
         self._numbers: dict[object, int] = {}
         #: What the pruner calls each of the values.
         self._of_pruner = array("q")
-        #: Consecutive files' statistics, as long as all are here.
+        #: Consecutive files' statistics, as long as all are here, and the lines of the last files', who are not chosen from yet.
         self._statistics: list[tuple[range, PackedStatistics]] = []
+        self._lines: list[bytes] = []
         self._selection: list[npt.NDArray[np.int64]] = []
         #: Hashes of the ids of all files that came, where not all are here.
         self._hashes = array("q")
@@ -94,37 +100,63 @@ class SnapshotFiles:
         if block.kind != "add":
             raise broken(f"the server listed a {block.kind!r} line in a snapshot of {self._table}")
         self.listed += len(block)
-        numbers = np.array(list(map(self._number, block.partition_values)), np.int64)[block.partitions]
         hashes = np.fromiter(map(hash, block.ids), np.int64, len(block))
-        statistics = PackedStatistics(block.stats)
-        places = _places(self._pruner, np.array(self._of_pruner, np.int64)[numbers], statistics, self._skipped)
-        start = len(self._columns)
+        numbers = self._numbers_of(block)
+        lines = statistics_lines(block.stats)
+        if self.is_whole:
+            self._take(block, hashes, numbers)
+            self._lines.append(lines)
+            if len(self._columns) - self._chosen_from >= _CHOSEN_TOGETHER:
+                self._choose()
+            return
+        self._hashes.frombytes(hashes.tobytes())
+        statistics = PackedStatistics(lines, len(block))
+        places = self._places(numbers, statistics)
+        rows = statistics.rows_at(places)
         if self._needed is not None:
-            rows = statistics.rows_at(places)
             deleted = np.array(
                 [block.vectors[place].cardinality if place in block.vectors else 0 for place in places.tolist()]
             )
             self._counted += int(_live(rows, deleted).clip(0).sum())
-        if not self.is_whole:
-            self._hashes.frombytes(hashes.tobytes())
-            self._rows.extend(statistics.rows_at(places).tolist())
-            if len(places) < len(block):
-                chosen = places.tolist()
-                block, numbers, hashes = block.take(chosen), numbers[places], hashes[places]
-            places = np.arange(len(block))
+        self._rows.extend(rows.tolist())
+        if len(places) < len(block):
+            block, numbers, hashes = block.take(places.tolist()), numbers[places], hashes[places]
+        self._selection.append(np.arange(len(block)) + len(self._columns))
+        self._take(block, hashes, numbers)
+
+    def _take(self, block: FileBlock, hashes: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> None:
+        """Keep what is not statistics of some files."""
+        for place, vector in block.vectors.items():
+            self._deleted[len(self._columns) + place] = vector.cardinality
         self._columns.append(block, hashes)
         self._partitions.frombytes(numbers.astype(np.int32).tobytes())
-        for place, vector in block.vectors.items():
-            self._deleted[start + place] = vector.cardinality
         if self._with_times:
             self._commit_times.extend(block.timestamps)
-        self._selection.append(start + places)
-        if self.is_whole:
+
+    @property
+    def _chosen_from(self) -> int:
+        """The place of the first file that is not chosen from yet."""
+        return self._statistics[-1][0].stop if self._statistics else 0
+
+    def _choose(self) -> None:
+        """Choose from the last files, and let go of those that are not chosen where all would be too many bytes."""
+        start, stop = self._chosen_from, len(self._columns)
+        if start < stop and self.is_whole:
+            statistics = PackedStatistics(b"\n".join(self._lines), stop - start)
+            self._lines = []
+            self._selection.append(start + self._places(self._numbers_at(np.arange(start, stop)), statistics))
             statistics.pack()
-            self._statistics.append((range(start, len(self._columns)), statistics))
+            self._statistics.append((range(start, stop), statistics))
             self._most_bytes -= statistics.nbytes
             if self._columns.nbytes + _NUMBERS_BYTES * len(self._partitions) > self._most_bytes:
                 self._shed()
+
+    def _places(self, numbers: npt.NDArray[np.int64], statistics: PackedStatistics) -> npt.NDArray[np.int64]:
+        return _places(self._pruner, np.array(self._of_pruner, np.int64)[numbers], statistics, self._skipped)
+
+    def _numbers_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers of the partitions of the files at some places."""
+        return np.frombuffer(self._partitions, np.int32)[places].astype(np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +167,14 @@ class SnapshotFiles:
     def is_full(self) -> bool:
         """Whether the statistics of the files that came tell of as many rows as are needed."""
         return self._needed is not None and self._counted >= self._needed
+
+    def _numbers_of(self, block: FileBlock) -> npt.NDArray[np.int64]:
+        """The number of the partition of each of a block's files."""
+        values, own = self._shared
+        if values is not block.partition_values:
+            values, own = self._shared = block.partition_values, array("q")
+        own.extend(map(self._number, values[len(own) :]))
+        return np.frombuffer(own, np.int64)[block.partitions]
 
     def _number(self, values: Mapping[str, str | None] | None) -> int:
         key = None if values is None else tuple(values.items())
@@ -150,7 +190,7 @@ class SnapshotFiles:
         chosen = self._copied(self._chosen())
         self.is_whole = False
         self._hashes = array("q", self._columns.hashes.tobytes())
-        self._statistics = []
+        self._statistics, self._lines = [], []
         self._columns, self._rows, self._partitions, self._deleted = (
             chosen._columns,
             chosen._rows,
@@ -160,6 +200,7 @@ class SnapshotFiles:
         self._selection = [np.arange(len(self._rows))]
 
     def _chosen(self) -> npt.NDArray[np.int64]:
+        self._choose()
         return np.concatenate(self._selection) if self._selection else np.zeros(0, np.int64)
 
     def _copied(self, places: npt.NDArray[np.int64]) -> SnapshotFiles:
@@ -190,15 +231,16 @@ class SnapshotFiles:
 
     def selection(self) -> FileSelection:
         """The files that were chosen as they came; what was skipped is counted."""
+        chosen = self._chosen()
         for reason, files in self._skipped.items():
             self._pruner.count(reason, files)
-        return self._selection_at(self._chosen())
+        return self._selection_at(chosen)
 
     def selection_by(self, pruner: FilePruner) -> FileSelection:
         """The files that another pruner does not skip, of all that came."""
         assert self.is_whole, "those that were skipped are gone"
         of_pruner = np.array(list(map(pruner.partition_number, self._values)), np.int64)
-        numbers, skipped = of_pruner[np.array(self._partitions, np.int64)], Counter[SkipReason]()
+        numbers, skipped = of_pruner[np.array(self._partitions)], Counter[SkipReason]()
         places = [
             of.start + _places(pruner, numbers[of.start : of.stop], statistics, skipped)
             for of, statistics in self._statistics
@@ -247,7 +289,7 @@ class SnapshotFiles:
                 location=row.url,
                 size=row.size,
                 partition_values=self._values[self._partitions[place]],
-                rows=None if rows == UNKNOWN else rows,
+                rows=None if rows == UNKNOWN_ROWS else rows,
                 deletion_vector=row.vector,
                 commit_timestamp=self._commit_times[place] if self._with_times else None,
                 expires_at=row.expires / 1000 if row.expires else None,
@@ -257,7 +299,7 @@ class SnapshotFiles:
 
 def _live(rows: npt.NDArray[np.int64], deleted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Rows that are not deleted; -1 where they are not known."""
-    return np.where(rows < 0, rows, np.maximum(rows - deleted, UNKNOWN))
+    return np.where(rows < 0, rows, np.maximum(rows - deleted, UNKNOWN_ROWS))
 
 
 class FileSelection:
@@ -279,7 +321,7 @@ class FileSelection:
         return self._page._live_rows(self._places)
 
     def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
-        return np.array(self._page._partitions, np.int64)[self._places], self._page._values
+        return self._page._numbers_at(self._places), self._page._values
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         return self._page._tasks_at(self._places[places])

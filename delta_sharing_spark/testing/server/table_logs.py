@@ -23,10 +23,10 @@ from delta_sharing_spark.deltalog.replay import Head, Snapshot, load_head, read_
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
-from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.clouds.registry import parse_location
-from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.storage.locations import StoredObject
+from delta_sharing_spark.storage.objects import file_info, files_in
+from delta_sharing_spark.storage.ranges import LocalSource
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 
@@ -201,9 +201,9 @@ class LocalLogStore:
 
     def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
         try:
-            return local_files.entries(parse_location(join(self.root, relative_dir)), start_name, relative_dir)
+            return files_in(parse_location(join(self.root, relative_dir)), start_name, relative_dir)
         except PermissionError:
             return None
 
     def info(self, path: str) -> StoredObject:
-        return local_files.info(parse_location(join(self.root, path)), path)
+        return file_info(parse_location(join(self.root, path)), path)

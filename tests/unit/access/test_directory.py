@@ -33,7 +33,17 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.access.issuing import CountingIssuer
 from unit.access.object_server import ObjectServer, serving
-from unit.access.shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
+from unit.access.shared_tables import (
+    PROFILE,
+    falling_back,
+    head_of,
+    negotiated,
+    opened,
+    rows,
+    split_of,
+    upload,
+    whole_split,
+)
 
 LOCATION = "s3://bucket/table"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -121,8 +131,7 @@ def test_a_small_file_costs_at_most_two_requests(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot, 2)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory, version=2)
     server.seen.clear()
     assert sum(batch.num_rows for batch in read_split(split)) == 15
     assert len(server.seen) <= 2 * len(split.slices)
@@ -155,8 +164,7 @@ def test_a_token_is_renewed_before_it_expires(
 ) -> None:
     issuer.lifetime = 1000.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     pass_time(950)
     assert _ids([row for batch in read_split(split) for row in batch.to_pylist()]) == EXPECTED
     # While one reader asks, others go on with the key that works for 50 seconds more: no request is refused.
@@ -168,8 +176,7 @@ def test_a_renewal_that_does_not_help_is_a_clear_error(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     issuer.accepted = None
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match="also with a new credential") as caught:
@@ -184,8 +191,7 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
 ) -> None:
     issuer.lifetime = 100.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     assert split.access.issuer is None
     assert b"sharing-token-text" not in pickle.dumps(split)
     pass_time(100)
@@ -197,8 +203,7 @@ def test_without_the_profile_a_refusal_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match=r"refused.*carryProfile=false"):
         list(read_split(split))
@@ -210,8 +215,7 @@ def test_a_vacuumed_file_says_to_reload(
 ) -> None:
     server.listing = listing
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     data = [name for name in server.files if name.endswith(".parquet")]
     gone = f"bucket/table/{split.slices[0].task.id}"
     del server.files[gone]
@@ -480,8 +484,7 @@ def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> 
 
 def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     text = repr(
         (
             directory,

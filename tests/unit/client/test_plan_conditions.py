@@ -200,8 +200,9 @@ def test_decimals_that_spark_offers_the_python_source_keep_all_their_digits() ->
         value: decimal.Decimal
 
     schema = Struct((Field("d", Decimal(38, 2)),))
-    for text in ("-123456789012345678901234567890123456.78", "99999999999999999999999999999.90", "0.10"):
-        assert str(to_expression([EqualTo(("d",), decimal.Decimal(text))], schema, "UTC")) == f"`d` = {text}BD"
+    texts = ("-123456789012345678901234567890123456.78", "99999999999999999999999999999.90", "0.10")
+    conditions = [to_expression([EqualTo(("d",), decimal.Decimal(text))], schema, "UTC") for text in texts]
+    assert [str(condition) for condition in conditions] == [f"`d` = {text}BD" for text in texts]
 
 
 def test_deep_conditions_are_spark_s_alone() -> None:

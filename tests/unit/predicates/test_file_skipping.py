@@ -23,6 +23,7 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.statistic_keys import has_bounds, lower, upper
 from delta_sharing_spark.predicates.three_valued import TRUE, bounds_of_statistics, compile_possible_values
 from delta_sharing_spark.predicates.tree import columns
+from delta_sharing_spark.schema.arrow_bridge import strings
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import cases
@@ -354,18 +355,20 @@ def test_footers_that_prove_something_and_those_that_do_not(
         ("", False),
     ],
 )
-def test_bounds_of_byte_arrays_are_read_of_writers_that_are_known_to_compare_them_rightly(
-    writer: str, is_sound: bool
-) -> None:
-    for text, name, logical, physical in (
+@pytest.mark.parametrize(
+    ("text", "name", "logical", "physical"),
+    [
         ("s = 'z'", "s", {"Type": "String"}, "BYTE_ARRAY"),
         ("dc = 9", "dc", {"Type": "Decimal", "scale": 1, "precision": 9}, "FIXED_LEN_BYTE_ARRAY"),
-    ):
-        file = _File(_Column(physical, logical), _Statistics(min_raw=b"\x01", max_raw=b"\x02", null_count=0), writer)
-        skipping = RowGroupSkipping(parse_where(text, TABLE)).bind(
-            file, {(name,): 0}, {}, lambda *_, f=file: f.statistics
-        )
-        assert skipping(0) is not is_sound
+    ],
+    ids=["string", "decimal"],
+)
+def test_bounds_of_byte_arrays_are_read_of_writers_that_are_known_to_compare_them_rightly(
+    writer: str, is_sound: bool, text: str, name: str, logical: dict[str, Any], physical: str
+) -> None:
+    file = _File(_Column(physical, logical), _Statistics(min_raw=b"\x01", max_raw=b"\x02", null_count=0), writer)
+    skipping = RowGroupSkipping(parse_where(text, TABLE)).bind(file, {(name,): 0}, {}, lambda *_: file.statistics)
+    assert skipping(0) is not is_sound
 
 
 def test_a_column_that_a_file_lacks_is_null() -> None:
@@ -483,8 +486,9 @@ def test_bounds_of_text_are_cut_in_arrays_where_they_are_cut_one_by_one(
     """Writers cut texts by UTF-16's units: one of 16 characters may have been cut."""
     values = [*texts, *("\U0001f600" * length for length in lengths)]
     for is_upper, one_by_one in ((False, lower), (True, lambda value, kind: upper(value, kind)[1])):
-        keys = keys_of(values, STRING, is_upper=is_upper)
-        assert [keys.at(place) for place in range(len(values))] == [one_by_one(value, STRING) for value in values]
+        for each in (values, strings(values), strings([None, *values])[1:]):
+            keys = keys_of(each, STRING, is_upper=is_upper)
+            assert [keys.at(place) for place in range(len(values))] == [one_by_one(value, STRING) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -505,11 +509,10 @@ def test_parsed_statistics_leave_out_what_their_json_would(text: str, left: list
     )
 
 
-def test_parsed_statistics_that_contradict_themselves_leave_no_file_out() -> None:
-    texts = [stats_of(a=[7, 3], d=["2020-02-01", "2019-01-01"])]
-    for text in ("a = 5", "a < 5", "a > 5", "d = '2020-01-01'"):
-        skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
-        assert skipping.reasons(1, {}, in_columns(texts)).tolist() == [SkipReason.KEEP]
+@pytest.mark.parametrize("text", ["a = 5", "a < 5", "a > 5", "d = '2020-01-01'"])
+def test_parsed_statistics_that_contradict_themselves_leave_no_file_out(text: str) -> None:
+    stats = in_columns([stats_of(a=[7, 3], d=["2020-02-01", "2019-01-01"])])
+    assert FileSkipping(parse_where(text, TABLE), TABLE, ()).reasons(1, {}, stats).tolist() == [SkipReason.KEEP]
 
 
 def in_columns(texts: list[str]) -> AddBatch:

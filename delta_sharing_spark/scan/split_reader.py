@@ -196,7 +196,8 @@ class RunningReaders(OpenResources[Closable]):
                 self._files.popitem(last=False)
         with file.lock:
             if file.opened is None:
-                source = self.add(access.open(task))
+                source = access.open(task)
+                self.add(source)  # it is closed with the readers
                 file.opened = source, read(source)
             return file.opened
 

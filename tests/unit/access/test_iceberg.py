@@ -66,9 +66,7 @@ def server() -> Iterator[SharingServer]:
 
 def shared(server: SharingServer, table: Any, name: str = "s.db.t") -> IcebergTable:
     location = table.metadata_location
-    found = server.iceberg.add(name, location.removeprefix("file://"), location)
-    server.add_table(name, table.location().removeprefix("file://"), format="iceberg")
-    return found
+    return server.add_iceberg_table(name, location.removeprefix("file://"), location)
 
 
 def client_of(server: SharingServer) -> SharingClient:

@@ -14,7 +14,7 @@ from delta_sharing_spark.errors import ConfigError, short_traceback
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.profile import Profile, profile_of
-from delta_sharing_spark.table import Moment, Scan, SharedTable, response_format
+from delta_sharing_spark.table import Moment, SharedTable, response_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +58,9 @@ def load_as_arrow(
     **options: Unpack[LoadOptions],
 ) -> pa.Table:
     """A snapshot's rows as an Arrow table; further options as in ``load_as_pandas``."""
-    return _snapshot(
-        _table(url, options), columns, where, limit, version, timestamp, jsonPredicateHints, use_delta_format
-    ).to_arrow()
+    chosen = columns, where, limit, version, timestamp
+    scan = _table(url, options).scan(*chosen, **response_format(use_delta_format))
+    return scan.hinted(jsonPredicateHints).to_arrow()
 
 
 @short_traceback
@@ -90,9 +90,9 @@ def load_as_pandas(
         where: A SQL boolean expression that every row fulfils.
         **options: Those of ``SharingClient`` (``accessMode="dir"``, ``caBundle=...``).
     """
-    return _snapshot(
-        _table(url, options), columns, where, limit, version, timestamp, jsonPredicateHints, use_delta_format
-    ).to_pandas()
+    chosen = columns, where, limit, version, timestamp
+    scan = _table(url, options).scan(*chosen, **response_format(use_delta_format))
+    return scan.hinted(jsonPredicateHints).to_pandas()
 
 
 @short_traceback
@@ -200,20 +200,6 @@ def _table(url: str, options: LoadOptions | None = None, profile: object = None)
         )
     source = address.profile if profile is None else profile_of(profile)
     return SharingClient(source, **(options or {})).table(str(address.table))
-
-
-def _snapshot(
-    table: SharedTable,
-    columns: Sequence[str] | None,
-    where: str | None,
-    limit: int | None,
-    version: int | None,
-    timestamp: Moment | None,
-    hints: str | None,
-    use_delta_format: bool | None,
-) -> Scan:
-    scan = table.scan(columns, where, limit, version, timestamp, **response_format(use_delta_format))
-    return scan if hints is None else Scan(table, scan.options, hints)
 
 
 def _session(spark: SparkSession | None) -> SparkSession:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from delta_sharing_spark.errors import BrokenOffError, DeltaSharingError, out_of_memory
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
+from delta_sharing_spark.network.process_end import Closable, OpenResources, closed_at_exit, stay_at_end
 from delta_sharing_spark.parquet.footer import Footer, read_footer
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
@@ -220,7 +220,7 @@ def closed_with_consumer(reader: _R) -> _R:
     consumer = _CONSUMER.get()
     if consumer is not None:
         consumer.add(reader)
-    CLOSED_AT_EXIT.add(reader)
+    closed_at_exit(reader)
     return reader
 
 

@@ -222,8 +222,7 @@ def test_rows_are_those_that_the_specification_leaves(
             history.evolve()
     history.table.commit()
     document = history.table.metadata_path
-    server.iceberg.add("s.db.t", document, document.as_uri())
-    server.add_table("s.db.t", history.table.directory, format="iceberg")
+    server.add_iceberg_table("s.db.t", document)
     table = SharingClient(server.profile()).table("s.db.t")
     expected = history.table.rows()
     assert rows(table.to_arrow().to_pylist()) == rows(expected)

@@ -231,12 +231,6 @@ def test_one_large_file_is_read_by_several_tasks_each_row_once(tmp_path: Path, s
     )
 
 
-def test_sql_over_a_temporary_view(tmp_path: Path, share: Any, spark: Any) -> None:
-    address = share(numbers(tmp_path / "view"))
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shared USING deltaSharing OPTIONS (path '{address}', columns 'a')")
-    assert spark.sql("SELECT a, count(*) n FROM shared GROUP BY a ORDER BY a").collect()[3][:] == (3, 10)
-
-
 @pytest.mark.connect
 def test_a_kept_frame_is_of_the_version_that_was_loaded(tmp_path: Path, share: Any, load: Any) -> None:
     table = numbers(tmp_path / "changed", properties={"delta.columnMapping.mode": "name"})

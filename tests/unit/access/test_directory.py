@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
 from delta_sharing_spark.errors import (
     AccessModeError,
@@ -25,7 +24,6 @@ from delta_sharing_spark.errors import (
     LogError,
     NetworkError,
     TableChangedError,
-    UnsupportedFeatureError,
 )
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
@@ -34,7 +32,6 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.access.issuing import CountingIssuer
 from unit.access.object_server import ObjectServer, serving
 from unit.access.shared_tables import (
-    PROFILE,
     falling_back,
     head_of,
     negotiated,
@@ -330,15 +327,6 @@ def test_a_hole_in_the_log_is_not_fewer_rows(
         directory.read_snapshot(lambda snapshot: snapshot)
 
 
-def test_an_unknown_feature_is_named(tmp_path: Path, issuer: CountingIssuer, server: ObjectServer) -> None:
-    strange = DeltaTableBuilder(tmp_path / "strange", SCHEMA, features=("madeUpFeature",))
-    server.files.update(upload(strange.path, "bucket/strange"))
-    with pytest.raises(UnsupportedFeatureError, match="madeUpFeature"):
-        opened(head_of(strange, "s3://bucket/strange"), endpoint=server.url, issuer=issuer).read_snapshot(
-            lambda snapshot: snapshot
-        )
-
-
 # Several locations
 
 
@@ -480,21 +468,3 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
 def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:
     with pytest.raises(NetworkError, match="within 1 s"):
         opened(head_of(table, LOCATION), issuer=CountingIssuer(delay=5), seconds=0.4)
-
-
-def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
-    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    split = whole_split(directory)
-    text = repr(
-        (
-            directory,
-            directory.renewed_access(),
-            split,
-            split.access.tokens,
-            split.access.lease(split.access.tokens[0].location),
-        )
-    )
-    assert "session-token-text" not in text
-    assert "sharing-token-text" not in text
-    assert all(isinstance(token, StorageToken) for token in split.access.tokens)
-    assert PROFILE.bearer_token == "sharing-token-text"

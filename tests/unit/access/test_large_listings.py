@@ -27,6 +27,7 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.schema.types import parse_schema
+from support.skipping import reason_of
 from unit.sharing.scripted_server import Reply, ScriptedServer
 
 SCHEMA = json.dumps(
@@ -119,7 +120,7 @@ def test_files_are_skipped_as_one_by_one(client: SharingClient, where: str) -> N
     expected = [
         number
         for number in range(COUNT)
-        if skipping.reason(add(number)["partitionValues"], stats(number)) is SkipReason.KEEP
+        if reason_of(skipping, add(number)["partitionValues"], stats(number)) is SkipReason.KEEP
     ]
     planned = client.table("s.d.t").scan(where=where).plan()
     assert [task.id for task in planned.files] == [f"f{number}" for number in expected]

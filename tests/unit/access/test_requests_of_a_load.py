@@ -257,8 +257,7 @@ def test_an_iceberg_load_fetches_each_part_once(tmp_path: Path, where: str | Non
     with BucketServer() as server:
         server.bucket("lake", tmp_path)
         keys = server.vended_properties("s3://lake")
-        server.iceberg.add("s.d.t", metadata_file(table, catalog), table.metadata_location, config=keys)
-        server.add_table("s.d.t", tmp_path, format="iceberg")
+        server.add_iceberg_table("s.d.t", metadata_file(table, catalog), table.metadata_location, config=keys)
         scan = SharingClient(server.profile()).table("s.d.t").scan(where=where)
         expected = sum(len(one.slices) for one in scan.plan().splits)
         planned = Counter(request.path for request in server.requests if request.kind in ("data", "log"))

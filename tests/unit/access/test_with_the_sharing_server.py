@@ -8,14 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
-from delta_sharing_spark.errors import CredentialError, RequestRefusedError
+from delta_sharing_spark.errors import RequestRefusedError
 from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
@@ -54,25 +53,6 @@ def test_local_files(server: SharingServer, table: DeltaTableBuilder) -> None:
     server.add_table(str(NAME), table.path, access_modes=BOTH)
     assert sorted(row["id"] for row in rows(_open(server))) == list(range(7))
     assert sum(request.kind == "credentials" for request in server.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("more", "match"),
-    [
-        ({"gcpOauthToken": {"oauthToken": "ya29.x"}}, "exactly one kind"),
-        ({"location": "s3://bucket/elsewhere"}, "does not cover"),
-    ],
-    ids=["two kinds", "another place"],
-)
-def test_what_the_server_must_not_say(
-    server: SharingServer, table: DeltaTableBuilder, more: dict[str, Any], match: str
-) -> None:
-    aws = {"accessKeyId": "AKID", "secretAccessKey": "vended-secret-key", "sessionToken": "vended-session"}
-    vended = {"awsTempCredentials": aws, "expirationTime": 4_000_000_000_000, **more}
-    server.vendors["s3"] = lambda location, table: vended
-    server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t")
-    with pytest.raises(CredentialError, match=match):
-        _open(server)
 
 
 def test_a_server_that_issues_none(server: SharingServer, table: DeltaTableBuilder) -> None:

@@ -27,6 +27,7 @@ from delta_sharing_spark.schema.arrow_bridge import strings
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import cases
+from support.skipping import reason_of
 
 P = Primitive
 TABLE = Struct(
@@ -51,7 +52,7 @@ def stats(column: str, low: Any, high: Any, nulls: int | None = 0, rows: int | N
 
 def skipped(text: str, column: str, low: Any, high: Any, nulls: int | None = 0, rows: int | None = 10) -> bool:
     return (
-        FileSkipping(parse_where(text, TABLE), TABLE, ()).reason({}, stats(column, low, high, nulls, rows))
+        reason_of(FileSkipping(parse_where(text, TABLE), TABLE, ()), {}, stats(column, low, high, nulls, rows))
         != SkipReason.KEEP
     )
 
@@ -159,7 +160,7 @@ def test_files_whose_bounds_prove_nothing_are_kept(text: str, column: str, low: 
 )
 def test_two_columns_are_compared_by_the_bounds_of_both(text: str, bounds: dict[str, list[int]], gone: bool) -> None:
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
-    assert (skipping.reason({}, stats_of(**bounds)) != SkipReason.KEEP) is gone
+    assert (reason_of(skipping, {}, stats_of(**bounds)) != SkipReason.KEEP) is gone
 
 
 @pytest.mark.parametrize(
@@ -196,13 +197,13 @@ def test_a_count_of_nulls_beside_bounds_does_not_make_all_rows_null() -> None:
     "text", ["", "{", "[]", "null", '{"minValues": 3}', '{"numRecords": "x", "minValues": {"a": []}}']
 )
 def test_unreadable_statistics_keep_the_file(text: str) -> None:
-    assert FileSkipping(parse_where("a = 1", TABLE), TABLE, ()).reason({}, text) == SkipReason.KEEP
+    assert reason_of(FileSkipping(parse_where("a = 1", TABLE), TABLE, ()), {}, text) == SkipReason.KEEP
 
 
 def test_columns_are_looked_up_by_physical_names() -> None:
     skipping = FileSkipping(parse_where("m = 1 AND n.x = 2 AND p = 3", TABLE), TABLE, PARTITIONS)
     assert skipping.stats_columns == {"col-1", "col-2"}
-    assert skipping.reason({"col-p": "4"}, None) == SkipReason.PARTITION_VALUES
+    assert reason_of(skipping, {"col-p": "4"}, None) == SkipReason.PARTITION_VALUES
     inside = json.dumps(
         {
             "numRecords": 1,
@@ -210,15 +211,15 @@ def test_columns_are_looked_up_by_physical_names() -> None:
             "maxValues": {"col-1": 1, "col-2": {"col-3": 9}},
         }
     )
-    assert skipping.reason({"col-p": "3"}, inside) == SkipReason.STATISTICS
-    assert skipping.reason({"p": "3"}, inside.replace("col-", "other-")) == SkipReason.KEEP
+    assert reason_of(skipping, {"col-p": "3"}, inside) == SkipReason.STATISTICS
+    assert reason_of(skipping, {"p": "3"}, inside.replace("col-", "other-")) == SkipReason.KEEP
 
 
 def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
     skipping = FileSkipping(parse_where("p = 3", TABLE), TABLE, PARTITIONS)
-    assert skipping.reason({"p": "3"}, None) == SkipReason.KEEP
-    assert skipping.reason({"p": "4"}, None) == SkipReason.PARTITION_VALUES
-    assert skipping.reason({}, None) == SkipReason.KEEP  # the reader says what is wrong with such a file
+    assert reason_of(skipping, {"p": "3"}, None) == SkipReason.KEEP
+    assert reason_of(skipping, {"p": "4"}, None) == SkipReason.PARTITION_VALUES
+    assert reason_of(skipping, {}, None) == SkipReason.KEEP  # the reader says what is wrong with such a file
 
 
 def test_what_could_not_help_is_told() -> None:
@@ -435,7 +436,7 @@ def files(draw: st.DrawFn) -> tuple[str, list[str | None]]:
     return text, draw(st.lists(each, min_size=1, max_size=30))
 
 
-def reason_of(text: str, stats: str | None) -> SkipReason:
+def rule_of(text: str, stats: str | None) -> SkipReason:
     """The rule for one file, written down once more: bounds read one by one, and the truth values that they leave."""
     expression = parse_where(text, TABLE)
     paths = list(dict.fromkeys(column.path for column in columns(expression)))
@@ -470,9 +471,9 @@ def reason_of(text: str, stats: str | None) -> SkipReason:
 def test_files_in_arrays_are_skipped_as_one_by_one(drawn: tuple[str, list[str | None]]) -> None:
     text, texts = drawn
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
-    expected = [reason_of(text, stats) for stats in texts]
+    expected = [rule_of(text, stats) for stats in texts]
     assert skipping.reasons(len(texts), {}, TextStatistics(texts)).tolist() == expected
-    assert [skipping.reason({}, stats) for stats in texts] == expected
+    assert [reason_of(skipping, {}, stats) for stats in texts] == expected
 
 
 @cases(300)
@@ -504,9 +505,7 @@ def test_parsed_statistics_leave_out_what_their_json_would(text: str, left: list
     ]  # fmt: skip
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
     expected = [SkipReason.KEEP if i in left else SkipReason.STATISTICS for i in range(3)]
-    assert (
-        skipping.reasons(3, {}, in_columns(texts)).tolist() == [reason_of(text, stats) for stats in texts] == expected
-    )
+    assert skipping.reasons(3, {}, in_columns(texts)).tolist() == [rule_of(text, stats) for stats in texts] == expected
 
 
 @pytest.mark.parametrize("text", ["a = 5", "a < 5", "a > 5", "d = '2020-01-01'"])

@@ -13,6 +13,7 @@ from delta_sharing_spark.predicates.hints import json_hints
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from support.skipping import reason_of
 from unit.predicates.test_where_language import TABLE
 
 NOW = 1_711_871_999_000_000  # 2024-03-31 07:59:59 UTC, in Berlin the morning after the clocks were set
@@ -176,5 +177,5 @@ def test_functions_skip_files_and_are_hints(text: str, hinted: bool) -> None:
     stats = '{{"numRecords":1,"minValues":{0},"maxValues":{0},"nullCount":{{"a":0}}}}'
     before = '{"d":"2022-05-01","ts":"2023-05-01T00:00:00.000Z","s":"aa","a":1}'
     among = '{"d":"2024-05-01","ts":"2024-05-01T00:00:00.000Z","s":"abc","a":7}'
-    assert skipping.reason({}, stats.format(before)) == SkipReason.STATISTICS
-    assert skipping.reason({}, stats.format(among)) == SkipReason.KEEP
+    assert reason_of(skipping, {}, stats.format(before)) == SkipReason.STATISTICS
+    assert reason_of(skipping, {}, stats.format(among)) == SkipReason.KEEP

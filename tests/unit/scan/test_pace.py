@@ -121,16 +121,16 @@ def test_the_first_request_for_a_footer_is_as_long_as_those_before() -> None:
 def test_a_file_stays_open_until_its_last_row_group_is_decoded(ahead: int) -> None:
     """Also where the budget has its row groups fetched one after the other."""
 
-    class Closing(Bytes):
-        is_closed = False
+    closed: set[Bytes] = set()
 
+    class Closing(Bytes):
         def read(self, start: int, length: int) -> memoryview:
-            if self.is_closed:
+            if self in closed:
                 raise CorruptFileError(f"file {self.name} is closed", file=self.name)
             return super().read(start, length)
 
         def close(self) -> None:
-            self.is_closed = True
+            closed.add(self)
 
     class Access(LocalAccess):
         def open(self, task: FileTask) -> Bytes:

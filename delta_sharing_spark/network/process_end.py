@@ -140,7 +140,7 @@ def awaited(items: Generator[_I, None, None], *, is_pulled: bool = False) -> Gen
     """The same items for a caller in a library's frames, by a thread that is ``awaiting`` until each of them is there.
 
     Args:
-        is_pulled: Whether the library asks for the next item as soon as it can, as Polars does: the end of the process
+        is_pulled: Whether the library asks for the next item as soon as it can, as Polars does. The end of the process
             waits for that, because a thread of Polars that comes back later aborts the process.
     """
     taker = object()

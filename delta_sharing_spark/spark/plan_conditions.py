@@ -22,6 +22,7 @@ from delta_sharing_spark.predicates.literals import cast, fit, number, typed
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.predicates.translation import Translator
+from delta_sharing_spark.schema.instants import EPOCH, EPOCH_DAY
 from delta_sharing_spark.schema.markup import plain_sql
 from delta_sharing_spark.schema.types import DataType, Primitive, Struct, backquoted, parse_type
 
@@ -277,9 +278,9 @@ def _of_python(value: Any) -> tree.Literal:
         case str():
             return tree.Literal(value, types.STRING)
         case datetime():
-            since = value.replace(tzinfo=value.tzinfo or timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+            since = value.replace(tzinfo=value.tzinfo or timezone.utc) - EPOCH
             kind = types.TIMESTAMP_NTZ if value.tzinfo is None else types.TIMESTAMP
             return tree.Literal(since // timedelta(microseconds=1), kind)
         case date():
-            return tree.Literal((value - date(1970, 1, 1)).days, types.DATE)
+            return tree.Literal(value.toordinal() - EPOCH_DAY, types.DATE)
     raise PredicateError(f"a value of the type {type(value).__name__}")

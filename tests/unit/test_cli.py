@@ -508,6 +508,16 @@ def test_a_closed_output_is_told_in_a_line(profile: str, closed: str) -> None:
     assert ended.stderr == ("" if "2>" in closed else told)
 
 
+def test_what_a_client_warns_of_is_a_line(profile: str, tmp_path: Path) -> None:
+    late = {**json.loads(Path(profile).read_text()), "expirationTime": "2020-01-01T00:00:00Z"}
+    (tmp_path / "late.share").write_text(json.dumps(late))
+    command = [sys.executable, "-m", "delta_sharing_spark.cli", "ls", str(tmp_path / "late.share")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "demo" in ended.stdout.split()
+    assert ended.stderr.startswith("delta-sharing-spark: the profile's bearer token ended at 2020-01-01 00:00 UTC")
+    assert ended.stderr.count("\n") == 1
+
+
 UNREACHABLE = '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x", "bearerToken": "t"}}'
 
 

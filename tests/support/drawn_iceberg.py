@@ -318,8 +318,7 @@ class IcebergWriter:
         return str(next(one.kind for one in self._all_columns() if one.id == source))
 
     def _all_columns(self) -> Iterable[Column]:
-        for one in self.columns:
-            yield from one.kind if isinstance(one.kind, list) else (one,)
+        yield from (path[-1] for path in _paths(self.columns))
         for schema in reversed(self._schemas):
             yield from (Column(one["id"], one["name"], one["type"]) for one in schema if isinstance(one["type"], str))
 
@@ -364,13 +363,20 @@ def bound(value: Any, kind: str) -> bytes:
     return struct.pack(formats[kind], value)
 
 
+def _paths(columns: Iterable[Column]) -> Iterable[tuple[Column, ...]]:
+    """The fields down to each that is no struct."""
+    for one in columns:
+        yield from [(one, inner) for inner in one.kind] if isinstance(one.kind, list) else [(one,)]
+
+
 def _statistics(columns: Iterable[Column], rows: list[dict[int, Any]], metrics: str) -> dict[str, Any]:
     names = ("null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for one in columns if metrics != "none" else ():
-        if isinstance(one.kind, list):
-            continue
-        values = [row.get(one.id) for row in rows]
+    for path in _paths(columns) if metrics != "none" else ():
+        one, structs = path[-1], [row.get(path[0].id) for row in rows]
+        values = structs if len(path) == 1 else [(struct or {}).get(one.id) for struct in structs]
+        if len(path) > 1 and metrics == "truncated":  # some writers do not count what is NULL with its struct
+            values = [value for struct, value in zip(structs, values, strict=True) if struct is not None]
         there = [value for value in values if value is not None and value == value]
         tells: list[Any] = [values.count(None), sum(value != value for value in values), None, None]
         if metrics != "counts" and there:

@@ -27,6 +27,7 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.schema.types import parse_schema
+from delta_sharing_spark.spark.batch import SplitPartition
 from unit.sharing.scripted_server import Reply, ScriptedServer
 
 SCHEMA = json.dumps(
@@ -346,3 +347,18 @@ def test_a_split_is_built_when_it_is_asked_for(client: SharingClient, monkeypatc
     assert restricted == []
     assert pickle.loads(pickle.dumps(splits[7])) == splits[7]
     assert restricted == [len(splits[7].slices)] * 2 + restricted[2:]
+
+
+@pytest.mark.parametrize("where", [None, "day = 7", "id < 30000"])
+def test_a_partition_is_small_and_holds_its_own_files(client: SharingClient, where: str | None) -> None:
+    """What crosses to a task is columns, the same each time, of which the task makes the plan's slices."""
+    planned = client.table("s.d.t").scan(where=where, maxSplitBytes=40_000_000).plan()
+    partitions = SplitPartition.of(planned.splits)
+    pickled = [pickle.dumps(partition) for partition in partitions]
+    assert pickled == [pickle.dumps(partition) for partition in partitions]
+    splits = [pickle.loads(one).split for one in pickled]
+    assert [piece for split in splits for piece in split.slices] == [FileSlice(task) for task in planned.files]
+    for split in splits:
+        assert isinstance(split.access, UrlAccess)
+        assert list(split.access.files) == [piece.task for piece in split.slices]
+    assert sum(map(len, pickled)) < 100 * len(planned.files) + 4_000 * len(partitions)

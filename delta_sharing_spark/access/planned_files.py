@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, Split, TaskColumns, cut_bins, pack
-from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
+from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed, integers, strings
 
 #: Tasks whose columns are built together.
 _BUILT_TOGETHER = 1024
@@ -146,16 +146,15 @@ class FileBatches(Sequence[FileTask]):
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         """The tasks at some places, which grow."""
-        for start in range(0, len(places), _BUILT_TOGETHER):
-            for columns in self.columns_at(places[start : start + _BUILT_TOGETHER]):
-                yield from columns.tasks() if self.change is None else map(self.change, columns.tasks())
+        for columns in self.columns_at(places):
+            yield from columns.tasks() if self.change is None else map(self.change, columns.tasks())
 
     def columns_at(self, places: npt.NDArray[np.int64]) -> Iterator[TaskColumns]:
-        """The same before ``change``, of each batch."""
+        """The same before ``change``, some together."""
         edges = np.searchsorted(places, self._starts).tolist()
         for batch, start, (first, last) in zip(self.batches, self._starts, itertools.pairwise(edges), strict=False):
-            if first < last:
-                yield batch.columns_at(places[first:last] - start)
+            for begin in range(first, last, _BUILT_TOGETHER):
+                yield batch.columns_at(places[begin : min(last, begin + _BUILT_TOGETHER)] - start)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -180,8 +179,14 @@ class OrderedFiles(Sequence[FileTask]):
     def __init__(self, files: FileBatches, places: npt.NDArray[np.int64] | None = None) -> None:
         self._files = files
         if places is None:
-            ids = [task.id for task in files]
-            places = np.fromiter(sorted(range(len(ids)), key=ids.__getitem__), np.int64, len(ids))
+            import pyarrow as pa
+            import pyarrow.compute as pc
+
+            # Bytes of UTF-8 are in the order of their characters; a million ids as objects would take 120 MB.
+            ids = pa.chunked_array(
+                [strings(columns.ids) for columns in files.columns_at(np.arange(len(files)))], pa.string()
+            )
+            places = integers(pc.sort_indices(ids).cast(pa.int64()))
         self._places = places
 
     def __len__(self) -> int:

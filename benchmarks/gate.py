@@ -306,7 +306,7 @@ def by_planning(directory: Path, check: Check) -> None:
 _ICEBERG_PLANNING = """
 import json, sys, time
 import pyarrow.parquet, pyarrow.compute, requests, numpy
-import fastavro, pyiceberg.catalog, pyiceberg.io.pyarrow, pyiceberg.table
+import pyiceberg.catalog, pyiceberg.io.pyarrow, pyiceberg.table
 from delta_sharing_spark import SharingClient
 from pyiceberg.table import StaticTable
 profile, document, way = sys.argv[1:]

@@ -90,7 +90,7 @@ def main(seen_at: str, *tables: str) -> None:
             name, _, path = text.partition("=")
             if path.endswith(".metadata.json"):
                 server.bucket("lake", Path(path).parents[3])
-                server.add_iceberg_table(f"bench.iceberg.{name}", Path(path), "lake")
+                server.share_iceberg(f"bench.iceberg.{name}", Path(path), "lake")
                 continue
             server.add_table(f"bench.file.{name}", path, access_modes=("url", "dir"))
             server.add_bucket_table(f"bench.s3.{name}", path, ("url", "dir"))

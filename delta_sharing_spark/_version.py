@@ -2,14 +2,15 @@
 
 __version__ = "0.1.0"
 
-#: Until a release, the package's name on an index is anybody's: people install the wheel that they have, by this path.
-WHEEL = f"./delta_sharing_spark-{__version__}-py3-none-any.whl"
 _SITE = "https://delta-sharing-spark.github.io/delta-sharing-spark"
 
 
 def install_line(extra: str = "") -> str:
-    """The line that installs this package, with what an extra of it needs."""
-    return f"pip install '{WHEEL}{f'[{extra}]' if extra else ''}' (the same wheel, where you keep it)"
+    """The line that installs this package, with what an extra of it needs.
+
+    Until a release, the package's name on an index is anybody's: people install the source or the wheel that they have.
+    """
+    return f"pip install '.{f'[{extra}]' if extra else ''}' (in the directory of its source; or the path of your wheel in place of the point)"
 
 
 def page_address(page: str) -> str:

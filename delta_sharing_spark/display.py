@@ -26,23 +26,8 @@ _SHOWN = 100
 _PROGRESS_DELAY = 1.0
 #: Of an explanation: the width of the column of labels, and the labels.
 _LABEL = 11
-_LABELS = frozenset(
-    (
-        "",
-        "table",
-        "access",
-        "sent",
-        "not sent",
-        "asked",
-        "listed",
-        "skipped",
-        "to read",
-        "columns",
-        "where",
-        "engine",
-        "scan",
-    )
-)
+_LABELS = frozenset({"", "table", "access", "sent", "not sent", "asked", "listed", "skipped", "to read", "columns", "where", "engine",
+                     "scan"})  # fmt: skip
 #: What listings show on demand only.
 _ON_DEMAND = frozenset(
     {"id", "share_id", "location", "storage_location", "auxiliary_locations", "properties", "display_name"}

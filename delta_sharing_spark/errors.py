@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from delta_sharing_spark._version import install_line
 from delta_sharing_spark.redaction import redact
 
 
@@ -311,6 +312,8 @@ _T = TypeVar("_T")
 TRACEBACK = "DELTA_SHARING_TRACEBACK"
 #: Methods with underscores that users call, by ``pa.table(scan)`` and the like.
 _MARKED = frozenset({"__init__", "__arrow_c_schema__", "__arrow_c_stream__"})
+#: PySpark, and what it brings and is imported before it.
+_OF_SPARK = ("pyspark", "py4j")
 
 
 def keeps_frames() -> bool:
@@ -321,13 +324,21 @@ def keeps_frames() -> bool:
 
 
 def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Mark a public function: an error of ours or of PySpark's leaves it without the frames below, and without causes."""
+    """Mark a public function: an error of ours or of PySpark's leaves it without the frames below, and without causes.
+
+    Where PySpark is missing, it raises a ``ConfigError``, which says how to install it.
+    """
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         __tracebackhide__ = True  # pytest leaves this frame out
         try:
             return function(*args, **kwargs)
+        except ModuleNotFoundError as missing:
+            if (missing.name or "").partition(".")[0] not in _OF_SPARK:
+                raise
+            line = install_line("spark")
+            raise ConfigError(f"{function.__name__}() needs pyspark, which is not installed: {line}") from None
         except Exception as error:  # all are raised on, those of others as they are
             if keeps_frames() or not isinstance(error, (DeltaSharingError, *_pyspark_errors())):
                 raise

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, short_traceback
-from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.profile import Profile, profile_of
-from delta_sharing_spark.table import Moment, Scan, SharedTable, response_format
+from delta_sharing_spark.table import Moment, SharedTable, response_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,9 +58,9 @@ def load_as_arrow(
     **options: Unpack[LoadOptions],
 ) -> pa.Table:
     """A snapshot's rows as an Arrow table; further options as in ``load_as_pandas``."""
-    return _snapshot(
-        _table(url, options), columns, where, limit, version, timestamp, jsonPredicateHints, use_delta_format
-    ).to_arrow()
+    chosen = columns, where, limit, version, timestamp
+    scan = _table(url, options).scan(*chosen, **response_format(use_delta_format))
+    return scan.hinted(jsonPredicateHints).to_arrow()
 
 
 @short_traceback
@@ -91,9 +90,9 @@ def load_as_pandas(
         where: A SQL boolean expression that every row fulfils.
         **options: Those of ``SharingClient`` (``accessMode="dir"``, ``caBundle=...``).
     """
-    return _snapshot(
-        _table(url, options), columns, where, limit, version, timestamp, jsonPredicateHints, use_delta_format
-    ).to_pandas()
+    chosen = columns, where, limit, version, timestamp
+    scan = _table(url, options).scan(*chosen, **response_format(use_delta_format))
+    return scan.hinted(jsonPredicateHints).to_pandas()
 
 
 @short_traceback
@@ -156,7 +155,7 @@ def load_as_spark(
     return (
         _table(url, options, delta_sharing_profile)
         .scan(columns, where, None, version, timestamp)
-        .to_spark(_session(spark, "load_as_spark"), engine)
+        .to_spark(_session(spark), engine)
     )
 
 
@@ -190,7 +189,7 @@ def load_table_changes_as_spark(
     changes = _table(url, None, delta_sharing_profile).changes(
         starting_version, ending_version, starting_timestamp, ending_timestamp
     )
-    return changes.to_spark(_session(spark, "load_table_changes_as_spark"))
+    return changes.to_spark(_session(spark))
 
 
 def _table(url: str, options: LoadOptions | None = None, profile: object = None) -> SharedTable:
@@ -203,22 +202,7 @@ def _table(url: str, options: LoadOptions | None = None, profile: object = None)
     return SharingClient(source, **(options or {})).table(str(address.table))
 
 
-def _snapshot(
-    table: SharedTable,
-    columns: Sequence[str] | None,
-    where: str | None,
-    limit: int | None,
-    version: int | None,
-    timestamp: Moment | None,
-    hints: str | None,
-    use_delta_format: bool | None,
-) -> Scan:
-    scan = table.scan(columns, where, limit, version, timestamp, **response_format(use_delta_format))
-    return scan if hints is None else Scan(table, scan.options, hints)
-
-
-def _session(spark: SparkSession | None, method: str) -> SparkSession:
-    library("pyspark", f"{method}()")
+def _session(spark: SparkSession | None) -> SparkSession:
     from delta_sharing_spark.spark.register import active_session
 
     return spark or active_session()

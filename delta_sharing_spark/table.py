@@ -38,6 +38,7 @@ from delta_sharing_spark.errors import (
     AccessModeError,
     OptionError,
     RequestRefusedError,
+    UnreadableColumnError,
     UnsupportedFeatureError,
     short_tracebacks,
 )
@@ -75,7 +76,7 @@ class Scan(Load, RowSource):
     """A selection of a table's columns and rows (``Load``); reading begins with one of the ``to_`` methods."""
 
     def __dir__(self) -> Iterable[str]:
-        hidden = ("as_read_by", "described", "limited", "opened", "options", "plan", "prune", "resolved", "table")
+        hidden = ("as_read_by", "described", "hinted", "limited", "opened", "options", "plan", "resolved", "table")
         return [name for name in super().__dir__() if name not in hidden]
 
     def __repr__(self) -> str:
@@ -89,6 +90,10 @@ class Scan(Load, RowSource):
         from delta_sharing_spark.spark.session_settings import in_session
 
         return self.as_read_by(in_session(self.table.client, spark))
+
+    def hinted(self, hints: str | None) -> Scan:
+        """The same scan with ``jsonPredicateHints`` (``Load.hints``), where there are some."""
+        return self if hints is None else Scan(self.table, self.options, hints)
 
     def plan(self) -> ScanPlan:
         """List and prune the files; a terminal or notebook shows a count of them if that takes long."""
@@ -169,7 +174,12 @@ class Scan(Load, RowSource):
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""
-        planned = self.plan()
+        try:
+            planned = self.plan()
+        except UnreadableColumnError as refusal:
+            if self.has_columns or not refusal.readable:
+                raise
+            return self.select(refusal.readable[0]).count()  # a count needs no column of the other types
         if planned.exact_rows is not None:
             return planned.exact_rows
         shape = self.resolved().shape
@@ -380,7 +390,7 @@ class SharedTable(RecipientTable, RowSource):
             use_delta_format: Ask for the delta format, or for the parquet format; the server chooses if it is None.
         """
         scan = self.scan(limit=limit, version=version, timestamp=timestamp, **response_format(use_delta_format))
-        return scan if jsonPredicateHints is None else Scan(self, scan.options, jsonPredicateHints)
+        return scan.hinted(jsonPredicateHints)
 
     def changes(
         self,

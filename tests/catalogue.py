@@ -60,6 +60,8 @@ HEAD = """# The tests
 - Suites are packages, and a helper is imported by its whole name: `from unit.access.loopback import ...`. Two modules may share a name.
 - A test waits by the clock that is handed in (`NetworkSettings(sleep=, clock=)`), or until something has happened; never for a time.
   A limit of such a wait is `support.HANGS`: it guards against hanging alone. `nox -s busy` finds what depends on pace.
+- Inputs are parameters of a test, never a loop within it; what one expensive act gives is compared as one collection, and refusals
+  are tried to the last one by `support.refusals.not_refused`.
 - Hypothesis draws examples of many choices by `support/drawing.py`, each whole; a session of a test's own takes
   `support.INTERPRETED` and `PRELOADED_WORKERS`, unless its own start is what is tested.
 - `nox -s tests` runs the suites all at once, be it on two cores, and tries nothing twice: a test that fails on a busy machine is wrong.

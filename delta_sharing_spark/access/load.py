@@ -122,7 +122,8 @@ class Recipient:
         of_recipient = profile_by(parsed, profile)
         if of_recipient is None:
             raise ProfileError(
-                f"no profile was given and {ENVIRONMENT} is not set; give a path, the JSON, or set {ENVIRONMENT}"
+                f"no profile was given and {ENVIRONMENT} is not set; give its path or its JSON, in an address before the #, or set "
+                f"{ENVIRONMENT}"
             )
         self.profile = of_recipient
         self.rest: SharingRest | FlightCatalog

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -381,10 +382,14 @@ def _result(arguments: argparse.Namespace, value: Any, text: str, *, is_table: b
 
 
 def _client(arguments: argparse.Namespace, profile: str | None) -> SharingClient:
-    """The client of a profile, else of the environment's, with the options of a command."""
+    """The client of a profile, else of the environment's, with the options of a command; what it warns of is told in a line each."""
     from delta_sharing_spark.client import SharingClient
 
-    return SharingClient(profile or None, **_options(arguments))
+    with warnings.catch_warnings(record=True) as noted:
+        client = SharingClient(profile or None, **_options(arguments))
+    for warning in noted:
+        sys.stderr.write(f"delta-sharing-spark: {warning.message}\n")
+    return client
 
 
 def _scan(arguments: argparse.Namespace, **more: str) -> Scan:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -13,21 +12,13 @@ import pyarrow as pa
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.network.parallel_calls import DaemonPool, is_done_within
 from delta_sharing_spark.network.process_end import awaited
-from delta_sharing_spark.predicates.functions import compare, condition, membership, null_test
+from delta_sharing_spark.predicates.functions import Operand
 from delta_sharing_spark.predicates.literals import typed
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.predicates.tree import (
-    MAX_DEPTH,
-    Column,
-    Expression,
-    Literal,
-    conjunction,
-    depth,
-    disjunction,
-    negation,
-)
+from delta_sharing_spark.predicates.translation import Translator
+from delta_sharing_spark.predicates.tree import Column, Expression, Literal, conjunction
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.arrow_bridge import empty_table
 from delta_sharing_spark.schema.types import Decimal, Struct
@@ -41,8 +32,6 @@ _L = TypeVar("_L", bound="Load")
 #: Types whose values mean the same in Polars' comparisons as in Spark's.
 _COMPARABLE = (BOOLEAN, DOUBLE, STRING, *BITS, *TIMES)
 _COMPARED = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-#: Of literals that name no zone, of which there are none here.
-_ZONE = Zone()
 #: Seconds without a frame after which Polars is given one without rows.
 _STEP = 0.5
 #: Longer lists are left to Polars.
@@ -101,7 +90,7 @@ def lazy_frame(load: _L, frames_of: Callable[..., Generator[pl.DataFrame, None, 
         if not has_yielded:
             yield filtered(empty)
 
-    frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked)), schema=empty.schema)
+    frame: pl.LazyFrame = register_io_source(lambda *asked: awaited(read(*asked), is_pulled=True), schema=empty.schema)
     return frame
 
 
@@ -129,72 +118,48 @@ def condition_of(predicate: pl.Expr, schema: Struct) -> Expression | None:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except Exception:  # a Python function, or a Polars that has no JSON: Polars itself applies the predicate
         return None
-    conditions = []
-    for part in _conjuncts(tree):
-        # An error is ours, Polars' own, or comes of a tree of another form: Polars applies the part to the rows that are read.
-        with suppress(Exception):
-            part_condition = _expression(part, schema)
-            if depth(part_condition) <= MAX_DEPTH:
-                conditions.append(part_condition)
-    return conjunction(conditions) if conditions else None
+    parts = _Reader(schema, Zone()).conjuncts(tree)  # Polars applies all of them to the rows that are read
+    return conjunction(parts) if parts else None
 
 
-def _conjuncts(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, dict) and tree.get("BinaryExpr", {}).get("op") == "And":
-        yield from _conjuncts(tree["BinaryExpr"]["left"])
-        yield from _conjuncts(tree["BinaryExpr"]["right"])
-    else:
-        yield tree
+class _Reader(Translator):
+    """Reads the JSON of an expression; literals that name no zone are not there."""
 
+    def step(self, node: Any) -> tuple[str, Sequence[Any]] | Operand:
+        (kind,) = node
+        body = node[kind]
+        if kind == "Column":
+            # One of CHAR is refused: Polars compares its values as they are, and ``where`` padded.
+            return resolve([body], self.schema)
+        if kind == "BinaryExpr":
+            op, left, right = body["op"], body["left"], body["right"]
+            return (op.upper(), [left, right]) if op in ("And", "Or") else self._comparison(_COMPARED[op], left, right)
+        if kind == "Function":
+            return self._function(body["function"], body["input"])
+        raise _Inexpressible(kind)
 
-def _expression(tree: Any, schema: Struct) -> Expression:
-    """Convert a whole expression; raises an error where it has a part that is not known here."""
-    (kind,) = tree
-    body = tree[kind]
-    if kind == "Column":
-        return condition(_column(tree, schema), _ZONE)
-    if kind == "BinaryExpr":
-        return _binary(body, schema)
-    if kind == "Function":
-        return _function(body["function"], body["input"], schema)
-    raise _Inexpressible(kind)
+    def _comparison(self, op: str, left: Any, right: Any) -> tuple[str, Sequence[Any]]:
+        column = self._column(right if "Literal" in left else left)
+        (literal,) = _literals(left if "Literal" in left else right, column)
+        return op, [literal, column] if "Literal" in left else [column, literal]
 
+    def _column(self, node: Any) -> Column:
+        return resolve([node["Column"]], self.schema)
 
-def _binary(body: Mapping[str, Any], schema: Struct) -> Expression:
-    op, left, right = body["op"], body["left"], body["right"]
-    if op in ("And", "Or"):
-        parts = [_expression(left, schema), _expression(right, schema)]
-        return conjunction(parts) if op == "And" else disjunction(parts)
-    return _compare(_COMPARED[op], left, right, schema)
-
-
-def _compare(op: str, left: Any, right: Any, schema: Struct) -> Expression:
-    column = _column(right if "Literal" in left else left, schema)
-    (literal,) = _literals(left if "Literal" in left else right, column)
-    return compare(op, literal, column, _ZONE) if "Literal" in left else compare(op, column, literal, _ZONE)
-
-
-def _function(function: Any, inputs: list[Any], schema: Struct) -> Expression:
-    name = function.get("Boolean") if isinstance(function, dict) else None
-    if name == "Not":
-        return negation(_expression(inputs[0], schema))
-    if name in ("IsNull", "IsNotNull"):
-        is_null = null_test(_column(inputs[0], schema))
-        return is_null if name == "IsNull" else negation(is_null)
-    if isinstance(name, dict) and "IsBetween" in name:
-        low, high = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}[
-            name["IsBetween"]["closed"]
-        ]
-        return conjunction([_compare(low, inputs[0], inputs[1], schema), _compare(high, inputs[0], inputs[2], schema)])
-    if isinstance(name, dict) and name.get("IsIn") == {"nulls_equal": False}:
-        column = _column(inputs[0], schema)
-        return membership(column, _literals(inputs[1], column), _ZONE)
-    raise _Inexpressible(str(function))
-
-
-def _column(tree: Any, schema: Struct) -> Column:
-    """A column; raises PredicateError for one of CHAR, whose values Polars compares as they are and ``where`` padded."""
-    return resolve([tree["Column"]], schema)
+    def _function(self, function: Any, inputs: list[Any]) -> tuple[str, Sequence[Any]] | Operand:
+        name = function.get("Boolean") if isinstance(function, dict) else None
+        if name == "Not":
+            return "NOT", inputs
+        if name in ("IsNull", "IsNotNull"):
+            return name.upper(), [self._column(inputs[0])]
+        if isinstance(name, dict) and "IsBetween" in name:
+            ends = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+            sides = zip(ends[name["IsBetween"]["closed"]], inputs[1:], strict=True)
+            return "AND", [self._comparison(op, inputs[0], end) for op, end in sides]
+        if isinstance(name, dict) and name.get("IsIn") == {"nulls_equal": False}:
+            column = self._column(inputs[0])
+            return "IN", [column, *_literals(inputs[1], column)]
+        raise _Inexpressible(str(function))
 
 
 def _literals(tree: Any, column: Column) -> list[Literal]:

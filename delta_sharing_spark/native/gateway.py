@@ -30,7 +30,7 @@ from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.newcomers import IN_ALL, Newcomers
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, is_ending, start_thread, stay_at_end
+from delta_sharing_spark.network.process_end import awaiting, closed_at_exit, is_ending, start_thread, stay_at_end
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Gateway:
         self.port: int = self._listener.getsockname()[1]
         self._begin_worker()
         start_thread(self._watch, "delta-sharing-native", is_awaited=False)
-        CLOSED_AT_EXIT.add(self)
+        closed_at_exit(self)
 
     def add(self, plan: NativePlan, has_ended: HasEnded) -> str:
         """Serve a plan until its session has ended; returns its address for Spark. Raises GatewayClosedError."""

@@ -175,7 +175,11 @@ class Deadline:
 
     def __enter__(self) -> Deadline:
         self._before = _DEADLINE.set(self)
-        _watch(self)
+        try:
+            _watch(self)
+        except BaseException as error:  # of a signal's handler: nobody exits from what was not entered
+            self.__exit__(type(error))
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

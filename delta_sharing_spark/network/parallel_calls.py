@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled, check_reader
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, start_thread
+from delta_sharing_spark.network.process_end import awaiting, closed_at_exit, start_thread, stay_at_end
 
 _T = TypeVar("_T")
 
@@ -85,7 +85,7 @@ class DaemonPool(Executor):
         self._threads = 0
         # Threads that wait for a call hold none of this; a queue alone may be used in the garbage collector.
         weakref.finalize(self, self._calls.waiting.put, None).atexit = False
-        CLOSED_AT_EXIT.add(self._calls)  # its threads hold it as long as they run
+        closed_at_exit(self._calls)  # its threads hold it as long as they run
 
     def submit(self, call: Callable[..., _T], /, *arguments: Any, **keywords: Any) -> Future[_T]:
         """Begin a call as soon as a thread is free; returns its future.
@@ -98,6 +98,7 @@ class DaemonPool(Executor):
         result: Future[_T] = Future()
         calls = self._calls
         if calls.is_over:
+            stay_at_end()
             raise ReadCancelled("the calls were broken off")
         calls.waiting.put((partial(call, *arguments, **keywords), result))
         try:

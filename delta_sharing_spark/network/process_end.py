@@ -17,6 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 #: Seconds that the end of a process waits for the threads of reads that it broke off, and seconds between two looks at them.
 _PATIENCE, _LOOK = 2.0, 0.002
+#: Seconds that it goes on waiting after a look that saw one of them run, as on a busy machine, and the most of all.
+_RUNNING, _MOST_PATIENCE = 0.5, 30.0
 #: Seconds in which threads that have a batch at hand come back for the next one.
 _GRACE = 0.02
 
@@ -71,9 +73,9 @@ class OpenResources(Generic[_T]):
 
 #: Resources with threads of their own. They are closed at the end of the process.
 CLOSED_AT_EXIT: OpenResources[Closable] = OpenResources()
-#: Threads that ``start`` began; threads that are within ``awaiting``, by their ids.
+#: Threads that ``start`` began; threads that are within ``awaiting``, by their ids, and what a library takes by ``awaited``.
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_awaiting: set[int] = set()
+_awaiting: set[object] = set()
 _is_ending = False
 
 
@@ -90,20 +92,32 @@ def start(thread: threading.Thread, *, is_awaited: bool = True) -> bool:
     Raises:
         RuntimeError: The system gives no more threads.
     """
+    if is_awaited:
+        stay_at_end()  # what began now would be in the midst of a library when the interpreter is taken down
     try:
+        _awaiting.add(thread)  # it may run before this one goes on
         thread.start()
+        if is_awaited:
+            _threads.add(thread)
     except RuntimeError as error:
         if "interpreter shutdown" in str(error):
             return False
         raise
-    if is_awaited:
-        _threads.add(thread)
+    finally:
+        _awaiting.discard(thread)
     return True
 
 
 def start_thread(work: Callable[[], object], name: str, *, is_awaited: bool = True) -> bool:
     """Start a daemon thread that does some work; as ``start``."""
     return start(threading.Thread(target=work, name=name, daemon=True), is_awaited=is_awaited)
+
+
+def closed_at_exit(one: _T) -> _T:
+    """Have a resource closed at the end of the process, and return it; a daemon that opens one after that stays where it is."""
+    stay_at_end()
+    CLOSED_AT_EXIT.add(one)
+    return one
 
 
 @contextmanager
@@ -113,6 +127,7 @@ def awaiting() -> Iterator[None]:
     Python ends such a thread, which is a daemon, with the process. An error of what was broken off would be printed, and
     a thread that Python ends within a library's own frames may take the whole process with it.
     """
+    stay_at_end()
     try:
         _awaiting.add(threading.get_ident())
         yield
@@ -121,15 +136,27 @@ def awaiting() -> Iterator[None]:
         stay_at_end()
 
 
-def awaited(items: Generator[_I, None, None]) -> Generator[_I, None, None]:
-    """The same items for a caller in a library's frames, by a thread that is ``awaiting`` until each of them is there."""
-    with closing(items):
-        while True:
-            with awaiting():
-                item = next(items, _OVER)
-            if item is _OVER:
-                return
-            yield item
+def awaited(items: Generator[_I, None, None], *, is_pulled: bool = False) -> Generator[_I, None, None]:
+    """The same items for a caller in a library's frames, by a thread that is ``awaiting`` until each of them is there.
+
+    Args:
+        is_pulled: Whether the library asks for the next item as soon as it can, as Polars does. The end of the process
+            waits for that, because a thread of Polars that comes back later aborts the process.
+    """
+    taker = object()
+    try:
+        with closing(items):
+            while True:
+                with awaiting():
+                    _awaiting.discard(taker)
+                    item = next(items, _OVER)
+                    if is_pulled and item is not _OVER and not _is_ending:
+                        _awaiting.add(taker)
+                if item is _OVER:
+                    return
+                yield item
+    finally:
+        _awaiting.discard(taker)
 
 
 def is_ending() -> bool:
@@ -161,12 +188,24 @@ def _end() -> None:
     global _is_ending
     _is_ending = True
     had_any = CLOSED_AT_EXIT.close_open()
-    until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until and (_awaiting or any(thread.is_alive() for thread in list(_threads))):
+    began = time.monotonic()
+    until = began + _PATIENCE
+    while (now := time.monotonic()) < until and (_awaiting or any(thread.is_alive() for thread in list(_threads))):
         time.sleep(_LOOK)
         CLOSED_AT_EXIT.close_open()  # what a thread opened that had not noticed
+        if any(map(_is_running, list(_threads))):
+            until = min(max(until, now + _RUNNING), began + _MOST_PATIENCE)
     if had_any:
         time.sleep(_GRACE)
+
+
+def _is_running(thread: threading.Thread) -> bool:
+    """Whether a thread runs, or would if a processor were free; False where the system does not tell (all but Linux)."""
+    try:
+        with open(f"/proc/self/task/{thread.native_id}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[:1] == [b"R"]
+    except OSError:
+        return False
 
 
 # Called when all threads have ended that are no daemons: what they read is read to its end.

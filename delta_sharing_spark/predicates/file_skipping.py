@@ -129,23 +129,14 @@ class FileSkipping:
 
         return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, has_bounds_of) or self._open_above(c))
 
-    def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> SkipReason:
-        """Why a file can be skipped.
-
-        Args:
-            partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
-            stats: The JSON of the file's statistics, or None.
-        """
-        number = np.array([self.partition_number(partition_values)])
-        return SkipReason(self.reasons_of(number, TextStatistics([stats]))[0])
-
     def reasons(
         self, count: int, partition_values: Mapping[str, pa.StringArray], statistics: Statistics
     ) -> npt.NDArray[np.uint8]:
-        """:meth:`reason` for ``count`` files in columns.
+        """Why each of ``count`` files can be skipped.
 
         Args:
-            partition_values: Physical or logical name of each partition column to one serialized value a file.
+            partition_values: Physical or logical name of each partition column to one value a file, as the log serializes them. One that
+                is missing may be anything.
             statistics: Asked for once, of the files that partition values do not decide.
         """
         columns = [_under(partition_values, names, None) for _, names, _ in self._partition]

@@ -12,14 +12,13 @@ from __future__ import annotations
 import decimal
 import json
 import re
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from delta_sharing_spark.errors import DeltaSharingError, OptionError
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.coercion import Scalar, upcast
-from delta_sharing_spark.predicates.functions import compare, membership
+from delta_sharing_spark.predicates.functions import Operand
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.scalar_types import (
@@ -40,6 +39,7 @@ from delta_sharing_spark.predicates.scalar_types import (
 )
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import DAY, MINUTE, WHOLE_MINUTES, Zone
+from delta_sharing_spark.predicates.translation import Translator
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
@@ -287,37 +287,26 @@ def condition_of_hints(text: str, schema: Struct) -> tree.Expression | None:
         raise OptionError(
             "jsonPredicateHints is not JSON; where='...' takes the same condition as SQL, and filters rows by it"
         ) from None
-    parts = []
-    for node in _conjuncts(hints):
-        # A hint that is not understood skips nothing.
-        with suppress(
-            DeltaSharingError, ArithmeticError, KeyError, TypeError, ValueError, AttributeError, RecursionError
-        ):
-            parts.append(_condition(node, schema))
+    parts = _HintReader(schema, Zone()).conjuncts(hints)  # a hint that is not understood skips nothing
     return tree.conjunction(parts) if parts else None
 
 
-def _conjuncts(node: Any) -> list[Any]:
-    if isinstance(node, dict) and node.get("op") == "and" and isinstance(node.get("children"), list):
-        return [part for child in node["children"] for part in _conjuncts(child)]
-    return [node]
+class _HintReader(Translator):
+    """Reads the tree of a hint."""
 
-
-def _condition(node: Any, schema: Struct) -> tree.Expression:
-    match node["op"], node["children"]:
-        case ("and" | "or") as op, [_, *_] as children:
-            return (tree.conjunction if op == "and" else tree.disjunction)([_condition(c, schema) for c in children])
-        case "not", [child]:
-            return tree.negation(_condition(child, schema))
-        case "isNull", [{"op": "column", "name": str(name)}]:
-            return tree.IsNull(resolve([name], schema))
-        case "in", [_, _, *_] as children:
-            first, *others = _operands(children, schema)
-            return membership(first, others, Zone())
-        case op, [_, _] as children:
-            left, right = _operands(children, schema)
-            return compare(_COMPARED[op], left, right, Zone())
-    raise ValueError(node["op"])
+    def step(self, node: Any) -> tuple[str, Sequence[Any]] | Operand:
+        match node["op"], node["children"]:
+            case ("and" | "or") as op, [_, *_] as children:
+                return op.upper(), children
+            case "not", [child]:
+                return "NOT", [child]
+            case "isNull", [{"op": "column", "name": str(name)}]:
+                return tree.IsNull(resolve([name], self.schema))
+            case "in", [_, _, *_] as children:
+                return "IN", _operands(children, self.schema)
+            case op, [_, _] as children:
+                return _COMPARED[op], _operands(children, self.schema)
+        raise ValueError(node["op"])
 
 
 def _operands(nodes: list[Any], schema: Struct) -> list[Scalar]:

@@ -158,6 +158,8 @@ def _unescape(text: str, position: int, literal: str) -> str:
 
 #: Operators that Spark has and the language of ``where`` has not.
 ARITHMETIC = set("+-*/%&|^~") | {"||", "<<", ">>", ">>>", "|>"}
+#: What is meant by those that join conditions in other languages.
+_JOINS = {"&": "join conditions by AND", "|": "join conditions by OR", "||": "join conditions by OR"}
 #: Words that are no names unless they stand in backquotes.
 RESERVED = {"AND", "OR", "NOT", "IN", "IS", "LIKE", "ILIKE", "RLIKE", "REGEXP", "BETWEEN", "NULL", "TRUE", "FALSE", "CASE",
             "WHEN", "THEN", "ELSE", "END", "SELECT", "EXISTS", "DISTINCT", "ESCAPE", "DIV", "COLLATE", "AS", "FROM",
@@ -209,6 +211,10 @@ class Cursor:
         """The error of something that Spark has and the language of ``where`` has not."""
         return self.error(token, f"{what} is not part of the language of where{advice and '; '}{advice}")
 
+    def arithmetic(self, token: Token) -> PredicateError:
+        """The error of one of these operators."""
+        return self.outside(token, f"arithmetic ({token.text})", _JOINS.get(token.text, ""))
+
     def bound(self, token: Token, build: Callable[[], _T]) -> _T:
         """Run ``build``, and add the token's position to an error that it raises."""
         try:
@@ -221,7 +227,7 @@ class Cursor:
         if token.kind == "end":
             return self.error(token, f"the expression ends too early; {expected} is expected here")
         if token.kind == "operator" and token.value in ARITHMETIC:
-            return self.outside(token, f"arithmetic ({token.text})")
+            return self.arithmetic(token)
         if token.kind == "word" and token.value in RESERVED:
             return self.error(
                 token,

@@ -217,7 +217,7 @@ class _Parser(Cursor):
                     raise self.error(token, "a chained comparison compares a condition; write a < b AND b < c")
                 value, is_chained = self._compare(_COMPARISONS[token.value], value, right, token), True
             elif token.kind == "operator" and token.value in ARITHMETIC:
-                raise self.outside(token, f"arithmetic ({token.text})")
+                raise self.arithmetic(token)
             elif token.is_one_of("COLLATE"):
                 raise self.outside(token, "a collation", "strings compare by bytes")
             else:
@@ -494,7 +494,8 @@ def resolve(
             )
         if not near:
             there_are = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
-            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {there_are}")
+            text = "" if path else "; a text stands in quotes"
+            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {there_are}{text}")
         field = near[0]
         path.append(field.name)
         kind = field.type

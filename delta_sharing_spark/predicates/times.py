@@ -101,7 +101,7 @@ class Zone:
         if self.name is None:
             raise PredicateError(
                 "a time without a zone, and no Spark session is known here whose zone it could mean; write it with its zone, such as "
-                "'2026-01-31 12:00:00Z', or set the option timeZone"
+                "'2026-01-31 12:00:00Z', call delta_sharing_spark.register(spark) in Spark, or set the option timeZone"
             )
         try:
             return zone_of(self.name)

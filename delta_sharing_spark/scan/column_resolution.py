@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -21,14 +22,22 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The table and file that errors name, how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``, ``"names"``), by which calendar
-    the file counts, and whether its timestamps of 96 bits come as bytes."""
+    """What a file's columns are matched by.
+
+    Attributes:
+        table, file: What errors name.
+        mapping: How columns are found: ``"none"``, ``"name"``, ``"id"``, ``"names"``.
+        julian: The calendar that the file counts by, if it is another.
+        has_int96_bytes: Whether its timestamps of 96 bits come as bytes.
+        fallbacks: Values of fields within structs that the file lacks, by field id.
+    """
 
     table: str
     file: str
     mapping: str
     julian: Julian | None = None
     has_int96_bytes: bool = False
+    fallbacks: Mapping[int, pa.Scalar] = dataclasses.field(default_factory=dict)
 
     def converts(self, declared: DataType) -> bool:
         """Whether dates or timestamps within a type may count by another calendar."""

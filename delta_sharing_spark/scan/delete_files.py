@@ -166,19 +166,33 @@ class _Codes:
 
 
 def _canonical(batches: Iterator[pa.RecordBatch], keys: Struct) -> pa.Table:
-    """Key columns in a form whose values are equal where Iceberg compares them so: floats by their bits, all NaN alike."""
+    """Key columns, those within structs too, in a form whose values are equal where Iceberg compares them so: floats by
+    their bits, all NaN alike."""
     from delta_sharing_spark.schema.arrow import arrow_schema
 
     table = pa.Table.from_batches(list(batches), arrow_schema(keys))
-    return pa.table(
-        [_bits(column.combine_chunks()) for column in table.columns], names=[str(n) for n in range(table.num_columns)]
-    )
+    leaves = [leaf for column in table.columns for leaf in _leaves(_joined(column))]
+    return pa.table([_bits(leaf) for leaf in leaves], names=[str(number) for number in range(len(leaves))])
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """What is compared of a column: of a struct its fields, and whether it is NULL, which one of NULLs is not."""
+    if not pa.types.is_struct(column.type):
+        yield column
+        return
+    yield column.is_null()
+    for field in column.flatten():
+        yield from _leaves(field)
 
 
 def _bits(column: pa.Array) -> pa.Array:
     import pyarrow.compute as pc
 
-    column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     if not pa.types.is_floating(column.type):
         return column
     whole = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)

@@ -304,6 +304,7 @@ class FetchQueue(Generic[_F, _O, _G]):
         budget: Bytes that are held or asked for, at most, unless a single row group has more.
         pace: How the storage answers.
         is_small: Whether files mostly are one request.
+        is_tentative: Whether the reader may have enough with the first rows: one row group alone is fetched until ``go_on``.
     """
 
     def __init__(
@@ -316,8 +317,10 @@ class FetchQueue(Generic[_F, _O, _G]):
         pace: Pace,
         *,
         is_small: bool = False,
+        is_tentative: bool = False,
     ) -> None:
         self._name, self._budget, self._pace, self._is_small = name, budget, pace, is_small
+        self._is_tentative = is_tentative
         self._prefetch, self._open_file = prefetch, open_file
         #: Files opened ahead of the one being decoded, at most.
         self._most = MOST_CONNECTIONS if is_small else OPENED_AHEAD
@@ -356,6 +359,11 @@ class FetchQueue(Generic[_F, _O, _G]):
                 result_of(opening)
             else:
                 return
+
+    def go_on(self) -> None:
+        """Fetch ahead from now on, as far as the budget goes."""
+        self._is_tentative = False
+        self._fill(waits=True)
 
     def close(self) -> None:
         """Break off all fetches: threads end as soon as they notice. Safe in the garbage collector."""
@@ -396,7 +404,7 @@ class FetchQueue(Generic[_F, _O, _G]):
             opened = self._opening[0].result()
             while opened.groups:
                 group = opened.groups[0]
-                if self._fetching and self._in_flight + group.cost > self._budget:
+                if self._fetching and (self._is_tentative or self._in_flight + group.cost > self._budget):
                     return begun
                 group.fetch(self.pool, self._pace)
                 self._in_flight += group.cost
@@ -427,8 +435,9 @@ class FetchQueue(Generic[_F, _O, _G]):
     def _open_files(self, at_once: int, files: Executor) -> list[Future[_O]]:
         begun = []
         ranges: Executor = InlineExecutor() if at_once < self._most else self.pool
-        while self._following is not None and len(self._opening) < at_once:
-            if at_once == 1 and self._fetching:
+        most = 1 if self._is_tentative else at_once
+        while self._following is not None and len(self._opening) < most:
+            if most == 1 and self._fetching:
                 break  # else all files that the budget allows would be read before the first row
             prefetch = self._prefetch(self._following)
             if (self._opening or self._fetching) and self._in_flight + prefetch.cost > self._budget:

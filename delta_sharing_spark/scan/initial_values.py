@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from delta_sharing_spark.errors import CorruptFileError, UnsupportedFeatureError
+from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_of
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.arrow import arrow_type
@@ -34,7 +34,6 @@ def fallbacks_of(task: FileTask, schema: Struct, source: pa.Schema, context: Con
 
     Raises:
         CorruptFileError: A value does not fit its column.
-        UnsupportedFeatureError: A partition's value stands in for a field within a struct.
     """
     if context.mapping not in ("id", "names"):
         return {}
@@ -44,22 +43,22 @@ def fallbacks_of(task: FileTask, schema: Struct, source: pa.Schema, context: Con
             values[field.name] = _partition_scalar(task.fallbacks[field.field_id or 0], field, context)
         elif INITIAL_DEFAULT in field.metadata and find_source(field, sources, context) is None:
             values[field.name] = default_of(field, context)
-        elif isinstance(field.type, Struct) and task.fallbacks:
-            _refuse_nested(task, (field,), source, context)
     return values
 
 
-def _refuse_nested(task: FileTask, path: tuple[Field, ...], source: pa.Schema, context: Context) -> None:
-    kind = path[-1].type
-    for field in kind.fields if isinstance(kind, Struct) else ():
-        within = (*path, field)
-        if field.field_id in task.fallbacks and leaf_of(source, within, context) is None:
-            raise UnsupportedFeatureError(
-                f"file {context.file} of {context.table} lacks {'.'.join(one.name for one in within)!r}, whose value its partition "
-                f"tells; that is read of top-level columns alone: leave {path[0].name!r} out with the option 'columns'",
-                features=("nested partition value",),
-            )
-        _refuse_nested(task, within, source, context)
+def nested_fallbacks_of(task: FileTask, schema: Struct, source: pa.Schema, context: Context) -> dict[int, pa.Scalar]:
+    """The values by a file's partition of the fields within structs that it lacks, by field id; raises as ``fallbacks_of``."""
+    if not task.fallbacks or context.mapping not in ("id", "names"):
+        return {}
+    values = dict[int, pa.Scalar]()
+    waiting: list[tuple[Field, ...]] = [(one,) for one in schema.fields]
+    while waiting:
+        path = waiting.pop()
+        kind, number = path[-1].type, path[-1].field_id
+        waiting += [(*path, one) for one in kind.fields] if isinstance(kind, Struct) else []
+        if len(path) > 1 and number in task.fallbacks and leaf_of(source, path, context) is None:
+            values[number or 0] = _partition_scalar(task.fallbacks[number or 0], path[-1], context)
+    return values
 
 
 def default_of(field: Field, context: Context) -> pa.Scalar:

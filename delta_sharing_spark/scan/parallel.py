@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import BrokenOffError
 from delta_sharing_spark.network.connections import check_reader
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, awaiting, start, start_thread
+from delta_sharing_spark.network.process_end import awaiting, closed_at_exit, start, start_thread
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.row_group_reader import decoding_pool, size_of
 from delta_sharing_spark.scan.split_reader import RunningReaders, is_waiting, read_split
@@ -273,7 +273,7 @@ def read_splits(
             finally:
                 beginning.release()
 
-    consumer = CLOSED_AT_EXIT.add(_Consumer(over))
+    consumer = closed_at_exit(_Consumer(over))
     try:
         start_thread(close, "delta-sharing-closing")
         while True:

@@ -106,7 +106,7 @@ class DeleteFile:
     Attributes:
         location: An absolute storage path.
         size: Its bytes.
-        keys: The columns, named by their ids, whose values it deletes (equality deletes); none where it names positions.
+        keys: The columns, named with their ids, whose values it deletes (equality deletes); none where it names positions.
         namespace: A digest of the table and the recipient: another's file of the same location is another file.
     """
 

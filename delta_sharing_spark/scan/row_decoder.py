@@ -28,7 +28,7 @@ class Layout:
     Attributes:
         schema: Theirs, without what stands beside it.
         is_converted: Whether they count by a calendar or clock of their own.
-        constants: The columns that are not read from the file.
+        constants: The columns that are not read from the file, by name; fields within structs by id and value.
         leaves: The Parquet columns that are.
         columns: How the decoder's columns become the table's; None until the first batch.
         row_bytes: Of the widest row decoded so far, on average of its batch.
@@ -36,7 +36,7 @@ class Layout:
 
     schema: pa.Schema
     is_converted: bool
-    constants: frozenset[str]
+    constants: frozenset[str | tuple[int, pa.Scalar]]
     leaves: list[int]
     columns: Columns | None = None
     row_bytes: float = 0.0

@@ -275,7 +275,9 @@ def row_group_filter(
     leaves: dict[tuple[str, ...], int | None] = {}
     for path in skipping.paths:
         fields = fields_along(spec.full_schema, path)
-        is_filled = fields is not None and any(INITIAL_DEFAULT in field.metadata for field in fields[1:])
+        is_filled = fields is not None and any(
+            INITIAL_DEFAULT in field.metadata or field.field_id in context.fallbacks for field in fields[1:]
+        )
         if fields is not None and not is_filled:
             leaves[path] = leaf_of(footer.schema, fields, context)
 

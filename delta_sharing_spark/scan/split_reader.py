@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -14,14 +15,14 @@ import pyarrow as pa
 from delta_sharing_spark.errors import BrokenOffError, DeltaSharingError, out_of_memory
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.process_end import CLOSED_AT_EXIT, Closable, OpenResources, stay_at_end
+from delta_sharing_spark.network.process_end import Closable, OpenResources, closed_at_exit, stay_at_end
 from delta_sharing_spark.parquet.footer import read_footer
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.fetching import OPENED_AHEAD, BufferedRanges, FetchQueue, InlineExecutor
 from delta_sharing_spark.scan.file_constants import constants_of
 from delta_sharing_spark.scan.filter_rows import first_rows, read_row_selection
-from delta_sharing_spark.scan.initial_values import fallbacks_of
+from delta_sharing_spark.scan.initial_values import fallbacks_of, nested_fallbacks_of
 from delta_sharing_spark.scan.pace import (
     WHOLE_FILE,
     LayoutHistory,
@@ -56,7 +57,11 @@ class _Habits:
     layouts: list[Layout] = field(default_factory=list)
 
     def layout(
-        self, schema: pa.Schema, is_converted: bool, constants: frozenset[str], leaves: Callable[[], list[int]]
+        self,
+        schema: pa.Schema,
+        is_converted: bool,
+        constants: frozenset[str | tuple[int, pa.Scalar]],
+        leaves: Callable[[], list[int]],
     ) -> Layout:
         """The layout of a file of a schema, and of a calendar or clock of its own; threads that make the same one anew lose only what they made."""
         schema = schema.remove_metadata()
@@ -71,6 +76,8 @@ class _Habits:
 
 #: Of the layouts kept.
 _LAYOUTS = 8
+#: Seconds, at least and at most, in which Spark, which tells a Python source no limit, ends a task that has enough rows.
+_MOMENTS = 0.03, 0.25
 _habits: ProcessCache[tuple[Pace, str, Struct | str, frozenset[str]], _Habits] = ProcessCache(64)
 
 
@@ -88,10 +95,13 @@ def is_waiting(split: Split) -> bool:
     return 0 < len(split.slices) < OPENED_AHEAD // 2 and _habits_of(split).pace.is_far
 
 
-def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
+def read_split(split: Split, *, is_tentative: bool = False) -> Generator[pa.RecordBatch, None, None]:
     """The rows of the split, as batches of exactly the schema of ``split.spec.schema``, in the order of files and row groups.
 
     A repeated call repeats the rows in order. Closing the generator early ends what is being fetched.
+
+    Args:
+        is_tentative: Whether the reader may have enough with the first rows: see ``SplitReader``.
 
     Raises:
         FileError: A file is gone, damaged, or has a NULL where none may be.
@@ -99,7 +109,9 @@ def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
         NetworkError, CredentialError, TableChangedError: The way to the rows fails.
         BrokenOffError: Its reader was closed by another thread, or the process is ending.
     """
-    return _read_files(split, split.access) if isinstance(split.access, FileAccess) else _read_rows(split, split.access)
+    if isinstance(split.access, FileAccess):
+        return _read_files(split, split.access, is_tentative)
+    return _read_rows(split, split.access)
 
 
 def _read_rows(split: Split, access: RowAccess) -> Generator[pa.RecordBatch, None, None]:
@@ -107,15 +119,20 @@ def _read_rows(split: Split, access: RowAccess) -> Generator[pa.RecordBatch, Non
         yield from batches
 
 
-def _read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, None, None]:
-    yield from first_rows(decoded(split, access, RowDecoder(split.spec).batches), split.spec.limit)
+def _read_files(split: Split, access: FileAccess, is_tentative: bool) -> Generator[pa.RecordBatch, None, None]:
+    batches = decoded(split, access, RowDecoder(split.spec).batches, is_tentative=is_tentative)
+    yield from first_rows(batches, split.spec.limit)
 
 
 def decoded(
-    split: Split, access: FileAccess, decode: Callable[[OpenSlice, RowGroup], Iterator[_B]]
+    split: Split,
+    access: FileAccess,
+    decode: Callable[[OpenSlice, RowGroup], Iterator[_B]],
+    *,
+    is_tentative: bool = False,
 ) -> Generator[_B, None, None]:
     """What ``decode`` makes of each row group of a split, whatever its limit; raises as ``read_split``."""
-    reader = SplitReader(split, access)
+    reader = SplitReader(split, access, is_tentative=is_tentative)
     try:
         with _broken_off():
             yield from reader.decoded(decode)
@@ -166,15 +183,20 @@ def closed_with_consumer(reader: _R) -> _R:
     consumer = _CONSUMER.get()
     if consumer is not None:
         consumer.add(reader)
-    CLOSED_AT_EXIT.add(reader)
+    closed_at_exit(reader)
     return reader
 
 
 class SplitReader:
-    """The pipeline of one split: slices opened ahead, row groups fetched ahead, one decoded at a time."""
+    """The pipeline of one split: slices opened ahead, row groups fetched ahead, one decoded at a time.
 
-    def __init__(self, split: Split, access: FileAccess) -> None:
-        self._access = access
+    Args:
+        is_tentative: Whether the reader may have enough with the first rows, and says so by going away. Only their row group is
+            fetched until they were taken and a moment has passed.
+    """
+
+    def __init__(self, split: Split, access: FileAccess, *, is_tentative: bool = False) -> None:
+        self._access, self._is_tentative, self._began = access, is_tentative, time.monotonic()
         spec = self._spec = split.spec
         self._habits = _habits_of(split)
         self._queue: FetchQueue[FileSlice, OpenSlice, RowGroup] = FetchQueue(
@@ -185,6 +207,7 @@ class SplitReader:
             spec.fetch_ahead,
             self._habits.pace,
             is_small=all(part.task.size <= WHOLE_FILE for part in split.slices[:2]),
+            is_tentative=is_tentative,
         )
         self._sources: OpenResources[ByteSource] = OpenResources()
         closed_with_consumer(self)
@@ -198,12 +221,33 @@ class SplitReader:
         """
         try:
             for opened, group in self._queue.row_groups():
-                yield from decode(opened, group)
-                del opened, group  # what comes next may be waited for
+                rows = decode(opened, group)
+                yield from self._first(rows) if self._is_tentative else rows
+                del opened, group, rows  # what comes next may be waited for
         except Exception:
             if self._queue.is_closed:
                 raise ReadCancelled(f"{self._spec.table}: reading it was broken off") from None
             raise
+
+    def _first(self, rows: Iterator[_B]) -> Iterator[_B]:
+        """Hand on the rows of a row group, and have the next ones fetched a moment after the first were taken.
+
+        The moment is about as long as the first rows took: what is slow here is slow at their reader.
+        """
+        until: float | None = None
+        for part in rows:
+            took = time.monotonic() - self._began
+            yield part
+            until = until or time.monotonic() + min(_MOMENTS[1], max(_MOMENTS[0], took))
+            if self._is_tentative and time.monotonic() > until:
+                self._go_on()
+        if until is not None and self._is_tentative:
+            time.sleep(max(0.0, until - time.monotonic()))
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_tentative = False
+        self._queue.go_on()
 
     def close(self) -> None:
         """Break off all fetches: threads end as soon as they notice, sockets in use are closed."""
@@ -243,13 +287,18 @@ class SplitReader:
         mapping = mapping_of(spec.full_schema, footer.schema, spec.mapping)
         context = Context(spec.table, task.id, mapping, julian, footer.has_int96_bytes)
         constants |= fallbacks_of(task, spec.full_schema, footer.schema, context)
+        within = nested_fallbacks_of(task, spec.full_schema, footer.schema, context)
+        context = replace(context, fallbacks=within)
 
         def leaves() -> list[int]:
             from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
             return leaves_of(footer.schema, from_file, context)
 
         layout = habits.layout(
-            footer.schema, julian is not None or footer.has_int96_bytes, frozenset(constants), leaves
+            footer.schema,
+            julian is not None or footer.has_int96_bytes,
+            frozenset(constants) | frozenset(within.items()),
+            leaves,
         )
         may_match = row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]

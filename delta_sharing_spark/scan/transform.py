@@ -131,7 +131,9 @@ def _plan_children(
 
 
 def _absent(field: Field, context: Context) -> Node:
-    """What a field becomes that the file lacks."""
+    """What a field within a struct becomes that the file lacks, and a column that no constant stands in for."""
+    if field.field_id in context.fallbacks:
+        return Default(context.fallbacks[field.field_id or 0])
     return Default(default_of(field, context)) if INITIAL_DEFAULT in field.metadata else Whole.NULLS
 
 
@@ -291,7 +293,7 @@ def _at_zero(array: pa.Array) -> pa.Array:
 Columns = tuple[tuple[int | None, Node], ...]
 
 
-def plan_columns(source: pa.Schema, schema: Struct, constants: Collection[str], context: Context) -> Columns:
+def plan_columns(source: pa.Schema, schema: Struct, constants: Collection[object], context: Context) -> Columns:
     """For each column of ``schema``, the index of the file's column (None: not from the file) and its node.
 
     It serves all files of the same schema and the same constants.

@@ -81,6 +81,10 @@ def parse_address(text: str) -> Address:
         profile, mark, name = "", "", text
     else:
         profile, mark, name = text.rpartition("#")
+        if not mark and "/" in text:
+            raise AddressError(
+                f"the address {text!r} has no '#' between profile and table; write <profile>#<share>.<schema>.<table>"
+            )
     if mark and not profile.strip():
         raise AddressError(f"the address {text!r} has no profile before '#'; write <profile>#<share>.<schema>.<table>")
     return Address(profile if mark else None, parse_table_name(name))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.errors import PredicateError, SchemaError
-from delta_sharing_spark.schema.types import Struct, parse_schema
+from delta_sharing_spark.errors import SchemaError
+from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.spark.entrances import entrance, table_named
 
 if TYPE_CHECKING:
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.options.declared import ReadOptions
-    from delta_sharing_spark.predicates.times import Zone
-    from delta_sharing_spark.predicates.tree import Expression, Literal
     from delta_sharing_spark.scan.plan import Split
 
 #: The longest limit of an engine's that is read by one task, which stops there; many tasks are faster than one at more rows.
 _LONGEST_LIMIT = 1 << 17
+#: Rows of the first batch of a load's first split: more than ``show`` asks for.
+_FIRST_ROWS = 256
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +60,13 @@ def _unpickled(split: bytes) -> SplitPartition:
 
 
 class SplitReader:
-    """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need."""
+    """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need.
+
+    Attributes:
+        may_be_limited: Whether Spark may read the first split first, and of it no more than some rows (``show``, ``take``).
+    """
+
+    may_be_limited = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -74,7 +79,10 @@ class SplitReader:
         from delta_sharing_spark.scan.split_reader import read_split
         from delta_sharing_spark.spark.task_session import in_session_of_task
 
-        return read_split(in_session_of_task(partition.split))
+        split = in_session_of_task(partition.split)
+        is_tentative = self.may_be_limited and split.index == 0
+        batches = read_split(split, is_tentative=is_tentative)
+        return _some_rows_first(batches) if is_tentative else batches
 
 
 class DeltaSharingReader(SplitReader, DataSourceReader):
@@ -82,6 +90,8 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.
     """
+
+    may_be_limited = True
 
     def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
         self._options = options
@@ -143,11 +153,27 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
             for schema in (self._schema, self._schema if self._required is None else self._required)
         )
         if self._filters:
-            scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
+            from delta_sharing_spark.spark.plan_conditions import pushed_condition
+
+            scan = replace(scan, pushed=pushed_condition(self._filters, whole, scan.options.time_zone))
         elif self._limit is not None:
             limit = smaller_limit(self._limit, scan.options.limit)
             scan = replace(scan, options=replace(scan.options, limit=limit))
         return SplitPartition.of(plan(scan, required).splits)
+
+
+def _some_rows_first(batches: Generator[pa.RecordBatch, None, None]) -> Iterator[pa.RecordBatch]:
+    """The same rows, the first ones in a batch of their own.
+
+    What PySpark writes ends in a buffer of 64 KiB, which the next batch pushes out: without one, Spark would wait for the next file.
+    """
+    with closing(batches):
+        for batch in batches:
+            yield batch.slice(0, _FIRST_ROWS)
+            if batch.num_rows > _FIRST_ROWS:
+                yield batch.slice(_FIRST_ROWS)
+            break
+        yield from batches
 
 
 def make_reader(
@@ -178,68 +204,3 @@ def _push_filters(pushed: list[Any]) -> Callable[[list[Any]], Iterable[Any]]:
         return filters
 
     return look_like_own(push)
-
-
-def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str | None) -> Expression | None:
-    """The conjunction of the filters that ``where`` can express; None if there are none."""
-    from delta_sharing_spark.predicates.times import Zone
-    from delta_sharing_spark.predicates.tree import conjunction
-
-    zone, parts = Zone(time_zone), []
-    for offered in filters:
-        try:
-            parts.append(_condition(offered, schema, zone))
-        except (PredicateError, SchemaError) as error:
-            # Spark applies the filter itself: what cannot be said only does not prune.
-            _log.debug("a filter of Spark's does not prune: %s", error)
-    return conjunction(parts) if parts else None
-
-
-def _condition(offered: Any, schema: Struct, zone: Zone) -> Expression:
-    """A filter as a condition; raises PredicateError or SchemaError where it cannot be expressed exactly."""
-    from delta_sharing_spark.predicates.functions import call, compare, condition, membership
-    from delta_sharing_spark.predicates.sql import resolve
-    from delta_sharing_spark.predicates.tree import negation
-    from delta_sharing_spark.spark.plan_conditions import COMPARISONS
-
-    kind = type(offered).__name__
-    if kind == "Not":
-        return negation(_condition(offered.child, schema, zone))
-    column = resolve(offered.attribute, schema)
-    if kind == "In":
-        return membership(column, [_literal(value) for value in offered.value], zone)
-    if kind in COMPARISONS:
-        return compare(COMPARISONS[kind], column, _literal(offered.value), zone)
-    values = [] if kind in ("IsNull", "IsNotNull") else [_literal(offered.value)]
-    result = call(kind.removeprefix("String").upper(), [column, *values], zone, None)
-    if result is None:
-        raise PredicateError(f"the filter {kind} is not part of the language of where")
-    return condition(result, zone)
-
-
-def _literal(value: Any) -> Literal:
-    """A value of Python's as a literal."""
-    from delta_sharing_spark.predicates import scalar_types as types
-    from delta_sharing_spark.predicates.literals import fit, number
-    from delta_sharing_spark.predicates.tree import Literal
-
-    match value:
-        case None:
-            return Literal(None, types.VOID)
-        case bool():
-            return Literal(value, types.BOOLEAN)
-        case int():
-            return Literal(fit(value, types.LONG), types.LONG)
-        case float():
-            return Literal(value, types.DOUBLE)
-        case Decimal() if value.is_finite():
-            return number(f"{value.copy_abs():f}BD", value < 0)  # abs() rounds to 28 digits
-        case str():
-            return Literal(value, types.STRING)
-        case datetime():
-            since = value.replace(tzinfo=value.tzinfo or timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
-            kind = types.TIMESTAMP_NTZ if value.tzinfo is None else types.TIMESTAMP
-            return Literal(since // timedelta(microseconds=1), kind)
-        case date():
-            return Literal((value - date(1970, 1, 1)).days, types.DATE)
-    raise PredicateError(f"a value of the type {type(value).__name__}")

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +28,15 @@ from pyspark.sql.types import DataType as SparkType
 
 from delta_sharing_spark.access.load import Load, cheapest_column, narrowed
 from delta_sharing_spark.access.resolved_scan import has_limit
-from delta_sharing_spark.errors import DeltaSharingError, PredicateError
+from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.predicates import tree
-from delta_sharing_spark.predicates.functions import Operand, call, compare, condition, like, membership
+from delta_sharing_spark.predicates.functions import Operand, like
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.scalar_types import BINARY, STRING, TIMESTAMP
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
+from delta_sharing_spark.predicates.translation import Translator
 from delta_sharing_spark.schema.instants import timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Struct
 from delta_sharing_spark.spark.spark_types import spark_struct
@@ -60,8 +60,6 @@ _LIKE = re.compile(r"(\x01[^\x02]*\x02[\w.]*) LIKE (.*)", re.DOTALL)
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
 #: How often Spark is asked: once more where some conditions change the plan.
 _ATTEMPTS = 2
-#: How deep a condition is read: an AND of a filter, an OR of a table's filters and an AND with the load's own come around it.
-_DEEPEST = tree.MAX_DEPTH - 3
 
 #: A query over other relations: those of its tables by their places.
 Query = Callable[[Callable[[int], DataFrame]], DataFrame]
@@ -258,69 +256,52 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
         tables = {int(column[1]) for column in _COLUMN.finditer(text)}
         if len(tables) == 1:
             (table,) = tables
-            parts = dict.fromkeys(_Reader(schemas[table], time_zone).conjuncts(text))
+            parts = dict.fromkeys(_Reader(schemas[table], Zone(time_zone)).conjuncts(text))
             filters_by_table[table].append(tree.conjunction(list(parts)))
     either = [tree.disjunction(list(dict.fromkeys(filters))) for filters in filters_by_table]
     return [None if isinstance(condition, tree.Constant) else condition for condition in either]
 
 
-class _Reader:
+class _Reader(Translator):
     """Reads the filter of one table."""
 
-    def __init__(self, schema: Struct, time_zone: str) -> None:
-        self._schema, self._zone = schema, Zone(time_zone)
+    #: An AND of a filter, an OR of a table's filters and an AND with the load's own come around it.
+    deepest = tree.MAX_DEPTH - 3
 
-    def conjuncts(self, text: str) -> Iterator[tree.Expression]:
-        """The conjuncts that ``where`` can say."""
-        parts = _split(text, " AND ")
-        if len(parts) > 1:
-            for part in parts:
-                yield from self.conjuncts(part)
-            return
-        with suppress(DeltaSharingError, ValueError, OverflowError):
-            read = self._condition(text)
-            if tree.depth(read) <= _DEEPEST:
-                yield read
-
-    def _condition(self, text: str) -> tree.Expression:
-        for operator, join in ((" AND ", tree.conjunction), (" OR ", tree.disjunction)):
-            parts = _split(text, operator)
+    def step(self, node: str) -> tuple[str, Sequence[Any]] | Operand:
+        for word in ("AND", "OR"):
+            parts = _split(node, f" {word} ")
             if len(parts) > 1:
-                return join([self._condition(part) for part in parts])
-        text = _bare(text)
+                return word, parts
+        text = _bare(node)
         if text.startswith("NOT "):
-            return tree.negation(self._condition(text[4:]))
-        operand: Operand | None
+            return "NOT", [text[4:]]
         if match := _CALL.fullmatch(text):
-            column = self._column(match[2])
             texts = [] if match[3] is None else [tree.Literal(match[3], STRING)]
-            operand = call(match[1].upper(), [column, *texts], self._zone, None)
-        elif match := _LIST.fullmatch(text):
+            return match[1].upper(), [self._column(match[2]), *texts]
+        if match := _LIST.fullmatch(text):
             column = self._column(match[1])
             values = match[2].split(",") if match[2] is not None else match[3].split(", ")
-            operand = membership(column, [self._literal(value, column.type) for value in values], self._zone)
-        elif match := _LIKE.fullmatch(text):
-            operand = like(self._column(match[1]), tree.Literal(match[2], STRING))
-        elif match := _COMPARISON.fullmatch(text):
+            return "IN", [column, *(self._literal(value, column.type) for value in values)]
+        if match := _LIKE.fullmatch(text):
+            return like(self._column(match[1]), tree.Literal(match[2], STRING))
+        if match := _COMPARISON.fullmatch(text):
             column = self._column(match[1])
-            operand = compare(match[2], column, self._literal(match[3], column.type), self._zone)
-        else:
-            operand = self._column(text)
-        assert operand is not None
-        return condition(operand, self._zone)
+            return match[2], [column, self._literal(match[3], column.type)]
+        return self._column(text)
 
     def _column(self, text: str) -> tree.Column:
         match = _COLUMN.fullmatch(text)
         if match is None:
             raise PredicateError("not a column")
-        return resolve([self._schema.fields[int(match[2])].name, *match[3].split(".")[1:]], self._schema)
+        return resolve([self.schema.fields[int(match[2])].name, *match[3].split(".")[1:]], self.schema)
 
     def _literal(self, text: str, kind: DataType) -> tree.Literal:
         if text == "null" or kind == BINARY:
             raise PredicateError("not a literal")
         if kind == TIMESTAMP:
-            return tree.Literal(timestamp_micros(text, self._zone.name), kind)
-        return cast(tree.Literal(text, STRING), kind, self._zone)
+            return tree.Literal(timestamp_micros(text, self.zone.name), kind)
+        return cast(tree.Literal(text, STRING), kind, self.zone)
 
 
 def _split(text: str, operator: str) -> list[str]:

@@ -1,33 +1,36 @@
-"""Turns filters of Spark's plans into conditions of ``where``.
+"""Turns filters of Spark's plans, and those that Spark pushes to a Python data source, into conditions of ``where``.
 
-A filter is read from the tree of expressions that Spark planned, with the types it resolved, never from a text. A node
+A filter of a plan is read from the tree of expressions that Spark planned, with the types it resolved, never from a text. A node
 that is not known here is left to Spark.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, PredicateError
 from delta_sharing_spark.predicates import scalar_types as types
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.coercion import Scalar, cast_operand
-from delta_sharing_spark.predicates.functions import Operand, call, compare, condition, like, membership
-from delta_sharing_spark.predicates.literals import cast, typed
+from delta_sharing_spark.predicates.functions import Operand, like
+from delta_sharing_spark.predicates.literals import cast, fit, number, typed
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
+from delta_sharing_spark.predicates.translation import Translator
+from delta_sharing_spark.schema.instants import EPOCH, EPOCH_DAY
 from delta_sharing_spark.schema.markup import plain_sql
 from delta_sharing_spark.schema.types import DataType, Primitive, Struct, backquoted, parse_type
 
 COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
-#: Functions of ``where`` by the names of Spark's expressions.
-_CALLS = {"StartsWith", "EndsWith", "Contains", "IsNull", "IsNotNull", "Coalesce", "Year"}
-_KNOWN = {*COMPARISONS, *_CALLS, "And", "Or", "Not", "In", "InSet", "IsNaN", "Like", "Literal", "AttributeReference", "GetStructField",
-          "Cast"}  # fmt: skip
+#: Spark's expressions that ``where`` has.
+_KNOWN = {*COMPARISONS, "And", "Or", "Not", "In", "InSet", "IsNaN", "Like", "Literal", "AttributeReference", "GetStructField", "Cast",
+          "StartsWith", "EndsWith", "Contains", "IsNull", "IsNotNull", "Coalesce", "Year"}  # fmt: skip
 #: Stands between the values of a long IN, as the JVM joins them.
 _SEPARATOR = "\x1f"
 
@@ -132,11 +135,8 @@ def sql_text(java: Any) -> str:
     return plain_sql(text)
 
 
-class _Reader:
+class _Reader(Translator):
     """Reads the filters of one scan."""
-
-    def __init__(self, schema: Struct, zone: Zone) -> None:
-        self._schema, self._zone = schema, zone
 
     def implied(self, node: Node) -> tuple[tree.Expression, bool]:
         """A condition that is true of every row of which the filter is, and whether it is the filter itself.
@@ -158,46 +158,35 @@ class _Reader:
         if node.kind == "Or":
             parts = [self.implied(child) for child in node.children]
             return tree.disjunction([part for part, _ in parts]), all(exact for _, exact in parts)
-        return self._condition(node), True
+        return self.condition(node), True
 
-    def _condition(self, node: Node) -> tree.Expression:
-        return condition(self._operand(node), self._zone)
-
-    def _operand(self, node: Node) -> Operand:
+    def step(self, node: Node) -> tuple[str, Sequence[Any]] | Operand:
         kind, children = node.kind, node.children
         if kind not in _KNOWN:
             raise PredicateError(f"{kind} is not part of the language of where")
         if kind == "Literal":
             return _literal(node)
         if kind in ("AttributeReference", "GetStructField"):
-            return resolve(_field(node)[0], self._schema)
-        if kind in ("And", "Or"):
-            join = tree.conjunction if kind == "And" else tree.disjunction
-            return join([self._condition(child) for child in children])
-        if kind == "Not":
-            return tree.negation(self._condition(children[0]))
-        first, *others = map(self._operand, children)
-        if kind in COMPARISONS:
-            return compare(COMPARISONS[kind], first, others[0], self._zone)
-        if kind in _CALLS and (result := call(kind.upper(), [first, *others], self._zone, None)) is not None:
-            return result
+            return resolve(_field(node)[0], self.schema)
         if kind == "Cast":
-            return self._cast(first, node)
+            return self._cast(self.operand(children[0]), node)
         if kind == "IsNaN":
-            return compare(
-                "<=>", first, cast(tree.Literal("NaN", types.STRING), _type_of(first), self._zone), self._zone
-            )
+            first = self.operand(children[0])
+            return "<=>", [first, cast(tree.Literal("NaN", types.STRING), _type_of(first), self.zone)]
         if kind == "Like":
-            return like(first, others[0], str(node.java().escapeChar()))
-        return membership(first, others if kind == "In" else self._set(node, _type_of(first)), self._zone)
+            return like(self.operand(children[0]), self.operand(children[1]), str(node.java().escapeChar()))
+        if kind == "InSet":
+            first = self.operand(children[0])
+            return "IN", [first, *self._set(node, _type_of(first))]
+        return COMPARISONS.get(kind, kind.upper()), children
 
     def _cast(self, operand: Operand, node: Node) -> Operand:
         target = _scalar_type(node.fields.get("dataType"))
         if not isinstance(operand, tree.Column):
             raise PredicateError("a cast of what is no column")
-        if types.TIMESTAMP in (operand.type, target) and node.fields.get("timeZoneId") != self._zone.name:
+        if types.TIMESTAMP in (operand.type, target) and node.fields.get("timeZoneId") != self.zone.name:
             raise PredicateError("a day of a moment in another zone than the load's")
-        return cast_operand(operand, target, self._zone)
+        return cast_operand(operand, target, self.zone)
 
     def _set(self, node: Node, kind: DataType) -> list[Operand]:
         """The values of a long IN, which JSON leaves out."""
@@ -252,3 +241,46 @@ def _field(node: Node) -> tuple[list[str], Any]:
         raise PredicateError("a field of a value whose type is not known")
     field = struct["fields"][node.fields["ordinal"]]
     return [*path, str(field["name"])], field["type"]
+
+
+def pushed_condition(filters: Iterable[Any], schema: Struct, time_zone: str | None) -> tree.Expression | None:
+    """The conjunction of those filters that ``where`` can express, as Spark gives them to a Python data source; None if there are none."""
+    reader = _FilterReader(schema, Zone(time_zone))
+    parts = [part for offered in filters for part in reader.conjuncts(offered)]
+    return tree.conjunction(parts) if parts else None
+
+
+class _FilterReader(Translator):
+    """Reads filters of PySpark (``pyspark.sql.datasource.Filter``)."""
+
+    def step(self, node: Any) -> tuple[str, Sequence[Any]] | Operand:
+        kind = type(node).__name__
+        if kind == "Not":
+            return "NOT", [node.child]
+        values = node.value if kind == "In" else [node.value] if hasattr(node, "value") else []
+        word = COMPARISONS.get(kind, kind.removeprefix("String").upper())
+        return word, [resolve(node.attribute, self.schema), *map(_of_python, values)]
+
+
+def _of_python(value: Any) -> tree.Literal:
+    """A value of Python's as a literal."""
+    match value:
+        case None:
+            return tree.Literal(None, types.VOID)
+        case bool():
+            return tree.Literal(value, types.BOOLEAN)
+        case int():
+            return tree.Literal(fit(value, types.LONG), types.LONG)
+        case float():
+            return tree.Literal(value, types.DOUBLE)
+        case Decimal() if value.is_finite():
+            return number(f"{value.copy_abs():f}BD", value < 0)  # abs() rounds to 28 digits
+        case str():
+            return tree.Literal(value, types.STRING)
+        case datetime():
+            since = value.replace(tzinfo=value.tzinfo or timezone.utc) - EPOCH
+            kind = types.TIMESTAMP_NTZ if value.tzinfo is None else types.TIMESTAMP
+            return tree.Literal(since // timedelta(microseconds=1), kind)
+        case date():
+            return tree.Literal(value.toordinal() - EPOCH_DAY, types.DATE)
+    raise PredicateError(f"a value of the type {type(value).__name__}")

@@ -25,8 +25,8 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.drawing import cases
+from support.rust_kernel import kernel_rows
 
-kernel = pytest.importorskip("delta_kernel_rust_sharing_wrapper")
 deltalake = pytest.importorskip("deltalake")
 
 SCHEMA = pa.schema(
@@ -127,19 +127,13 @@ def ours(path: Path) -> pa.Table:
     return by_url
 
 
-def by_kernel(path: Path) -> pa.Table:
-    location = path.absolute().as_uri() + "/"
-    interface = kernel.PythonInterface(location)
-    return kernel.ScanBuilder(kernel.Table(location).snapshot(interface)).build().execute(interface).read_all()
-
-
 def by_deltalake(path: Path) -> pa.Table:
     return pa.table(
         deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(path))).execute("SELECT * FROM t").read_all()
     )
 
 
-OTHERS: dict[str, Callable[[Path], pa.Table]] = {"kernel": by_kernel, "deltalake": by_deltalake}
+OTHERS: dict[str, Callable[[Path], pa.Table]] = {"kernel": kernel_rows, "deltalake": by_deltalake}
 
 
 def type_text(kind: pa.DataType) -> str:

@@ -50,15 +50,28 @@ class Histories:
             self.table.specs[0] = self._spec()
 
     def _spec(self) -> list[tuple[int, str]]:
-        there = {one.id for one in self.table.columns}
+        there = self._sources()
         wanted = self.draw(
             st.lists(
-                st.sampled_from([(PART, "identity"), (DAY, "identity"), (DAY, "month"), (KIND, "identity")]),
+                st.sampled_from(
+                    [(PART, "identity"), (DAY, "identity"), (DAY, "month"), (KIND, "identity"), (X, "identity")]
+                ),
                 max_size=2,
                 unique=True,
             )
         )
         return [part for part in wanted if part[0] in there]
+
+    def _sources(self) -> set[int]:
+        """The columns that a partition may be of."""
+        return {path[-1].id for path in self.paths()}
+
+    def paths(self) -> list[tuple[Column, ...]]:
+        """The fields down to each that is no struct."""
+        found: list[tuple[Column, ...]] = []
+        for one in self.table.columns:
+            found += [(one, inner) for inner in one.kind] if isinstance(one.kind, list) else [(one,)]
+        return found
 
     def step(self) -> None:
         for _ in range(self.draw(st.integers(1, 3))):
@@ -84,19 +97,23 @@ class Histories:
     def insert(self) -> None:
         spec_id = self.draw(st.integers(0, len(self.table.specs) - 1))
         spec = self.table.specs[spec_id]
-        there = {one.id for one in self.table.columns}
-        if any(source not in there for source, _ in spec):
+        if any(source not in self._sources() for source, _ in spec):
             return  # no engine writes by a column that is gone
         rows = [self._row() for _ in range(self.draw(st.integers(1, 9)))]
         partition = []
         for source, transform in spec:
-            value = rows[0][source]
+            value = (rows[0][PLACE] or {}).get(X) if source == X else rows[0][source]
             for row in rows:
-                row[source] = value
+                if source != X:
+                    row[source] = value
+                elif row[PLACE] is not None or value is not None:
+                    row[PLACE] = {**(row[PLACE] or {}), X: value}
             partition.append(
                 value if transform == "identity" or value is None else (value.year - 1970) * 12 + value.month - 1
             )
         lacks = {source for source, transform in spec if transform == "identity" and self.draw(st.booleans())}
+        if all(len(one.kind) == 1 for one in self.table.columns if one.id == PLACE):
+            lacks.discard(X)  # no file has a struct of nothing
         metrics = self.draw(st.sampled_from(["full", "full", "truncated", "counts", "none"]))
         self.table.insert(rows, spec_id, tuple(partition), lacks=lacks, metrics=metrics)
 
@@ -119,15 +136,26 @@ class Histories:
                 self.table.delete_vector(file, self.draw(st.sets(st.integers(0, len(file.rows) - 1), min_size=1)))
 
     def delete_equal(self) -> None:
-        flat = [one for one in self.table.columns if isinstance(one.kind, str)]
-        keys = self.draw(st.lists(st.sampled_from(flat), min_size=1, max_size=2, unique_by=lambda one: one.id))
-        rows = [
-            {one.id: self.draw(st.none() | VALUES[one.id]) for one in keys} for _ in range(self.draw(st.integers(1, 2)))
-        ]
+        keys = self.draw(
+            st.lists(st.sampled_from(self.paths()), min_size=1, max_size=2, unique_by=lambda one: one[-1].id)
+        )
+        rows = [self._key_row(keys) for _ in range(self.draw(st.integers(1, 2)))]
         where = [(0, ())] if not self.table.specs[0] else []
         where += [(one.spec_id, one.partition) for one in self.table.files]
         if where:
             self.table.delete_equal(keys, rows, *self.draw(st.sampled_from(where)))
+
+    def _key_row(self, keys: list[tuple[Column, ...]]) -> dict[int, Any]:
+        row: dict[int, Any] = {}
+        for path in keys:
+            value = self.draw(st.none() | VALUES[path[-1].id])
+            if len(path) == 1:
+                row[path[0].id] = value
+            else:
+                row.setdefault(path[0].id, {})[path[1].id] = value
+        if PLACE in row and self.draw(st.booleans()) and set(row[PLACE].values()) == {None}:
+            row[PLACE] = None
+        return row
 
     def evolve(self) -> None:
         columns = self.table.columns = [
@@ -194,19 +222,15 @@ def test_rows_are_those_that_the_specification_leaves(
             history.evolve()
     history.table.commit()
     document = history.table.metadata_path
-    server.iceberg.add("s.db.t", document, document.as_uri())
-    server.add_table("s.db.t", history.table.directory, format="iceberg")
+    server.add_iceberg_table("s.db.t", document)
     table = SharingClient(server.profile()).table("s.db.t")
     expected = history.table.rows()
     assert rows(table.to_arrow().to_pylist()) == rows(expected)
     assert table.count() == len(expected)
     with served(table.scan()) as (_, plan, address):
         assert rows(rows_of(plan, address).to_pylist()) == rows(expected), "by the native lane"
-    flat: list[tuple[Column, ...]] = []
-    for one in history.table.columns:
-        flat += [(one, inner) for inner in one.kind] if isinstance(one.kind, list) else [(one,)]
     for _ in range(3):
-        path = data.draw(st.sampled_from(flat))
+        path = data.draw(st.sampled_from(history.paths()))
         one = path[-1]
         operator = data.draw(st.sampled_from(["=", ">", "<=", "IS NULL"]))
         value = data.draw(VALUES[one.id])

@@ -81,8 +81,8 @@ def share_lake(server: BucketServer, metadata: Path) -> None:
     server.bucket("lake", directory)
     location = f"s3://lake/{metadata.relative_to(directory).as_posix()}"
     keys = partial(server.vended_properties, "s3://lake")
-    server.iceberg.add("s.d.iceberg", metadata, location, storage_credentials=[{"prefix": "s3://lake", "config": keys}])
-    server.add_table("s.d.iceberg", directory, format="iceberg")
+    vended = [{"prefix": "s3://lake", "config": keys}]
+    server.add_iceberg_table("s.d.iceberg", metadata, location, storage_credentials=vended)
 
 
 @pytest.fixture

@@ -289,8 +289,12 @@ def test_an_outage_is_not_waited_out_while_urls_still_work(
     monkeypatch.setattr(SharingRest, "query", down)
     for module in (access, renewable):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: began + later[0]))
-    for later[0] in (3580.0, 3580.1, 3596.0):
-        assert ids(splits, 1) == expected
+
+    def read_at(seconds: float) -> list[int]:
+        later[0] = seconds
+        return ids(splits, 1)
+
+    assert [read_at(seconds) for seconds in (3580.0, 3580.1, 3596.0)] == [expected] * 3
     assert patience == [pytest.approx(5.0), pytest.approx(4.0, abs=0.5)], "once, and once again after a pause"
     later[0] = 3601.0
     with pytest.raises(NetworkError):

@@ -176,27 +176,26 @@ def conditions(table: pa.Table, draw: Random) -> Iterator[str]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_each_step_is_read_as_pyiceberg_reads_it(place: Place, version: int) -> None:
-    table, name, draw = place.table(f"t{version}", version), f"{SHARE}.db.t{version}", Random(version)
+    table, draw = place.table(f"t{version}", version), Random(version)
+    found, expected = {}, {}
     for step, change in STEPS.items():
         change(table)
-        expected = table.scan().to_arrow()
-        found = place.client.table(name).to_arrow()
-        assert found.column_names == expected.column_names, step
-        assert sorted_rows(found) == sorted_rows(expected), step
-        assert place.client.table(name).count() == expected.num_rows, step
-        for condition in draw.sample(list(conditions(expected, draw)), 4):
-            left = table.scan(row_filter=condition).to_arrow()
-            assert sorted_rows(place.client.table(name).scan(where=condition).to_arrow()) == sorted_rows(left), (
-                step,
-                condition,
-            )
-        columns = draw.sample(expected.column_names, 2)
-        chosen = place.client.table(name).scan(columns=columns).to_arrow()
-        assert sorted_rows(chosen) == sorted_rows(expected.select(columns)), (step, columns)
+        shared = place.client.table(f"{SHARE}.db.t{version}")
+        rows = table.scan().to_arrow()
+        expected[step] = rows.column_names, sorted_rows(rows), rows.num_rows
+        read = shared.to_arrow()
+        found[step] = read.column_names, sorted_rows(read), shared.count()
+        for condition in draw.sample(list(conditions(rows, draw)), 4):
+            expected[step, condition] = sorted_rows(table.scan(row_filter=condition).to_arrow())
+            found[step, condition] = sorted_rows(shared.scan(where=condition).to_arrow())
+        columns = draw.sample(rows.column_names, 2)
+        expected[(step, *columns)] = sorted_rows(rows.select(columns))
+        found[(step, *columns)] = sorted_rows(shared.scan(columns=columns).to_arrow())
         for snapshot in table.snapshots():
-            then = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
-            found = place.client.table(name).scan(version=snapshot.snapshot_id).to_arrow()
-            assert sorted_rows(found) == sorted_rows(then), (step, snapshot.snapshot_id)
+            number = snapshot.snapshot_id
+            expected[step, number] = sorted_rows(table.scan(snapshot_id=number).to_arrow())
+            found[step, number] = sorted_rows(shared.scan(version=number).to_arrow())
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", ["with space", "per%cent", "ünï"])
@@ -215,8 +214,9 @@ def test_in_spark(place: Place, spark: Any, tmp_path: Path) -> None:
             break
     expected = sorted_rows(table.scan().to_arrow())
     shared = place.client.table(f"{SHARE}.db.in_spark")
-    for engine in ("native", "python"):
-        assert sorted_rows(shared.scan().to_spark(spark, engine=engine).toArrow()) == expected, engine
+    frames = {engine: shared.scan().to_spark(spark, engine=engine) for engine in ("native", "python")}
+    rows = {engine: sorted_rows(frame.toArrow()) for engine, frame in frames.items()}
+    assert rows == dict.fromkeys(frames, expected)
     loaded = spark.read.format("deltaSharing").load(f"{tmp_path}/p.share#{SHARE}.db.in_spark")
     assert sorted_rows(loaded.toArrow()) == expected
 

@@ -36,8 +36,8 @@ def test_sparks_own_readers_open_the_files(spark: Any, tmp_path: Path) -> None:
                 volume.spark_path(spark=spark)
             return
         read = spark.read
-        for path in ("raw", "raw/a*.json"):
-            assert sorted(row.id for row in read.json(volume.spark_path(path)).collect()) == list(range(40))
+        frames = [read.json(volume.spark_path(path)) for path in ("raw", "raw/a*.json")]
+        assert [sorted(row.id for row in frame.collect()) for frame in frames] == [[*range(40)]] * 2
         server.expire_credentials()
         assert read.csv(volume.spark_path("t.csv"), header=True).collect()[1].city == "Thun"
         assert read.parquet(volume.spark_path("t.parquet")).where("id > 990").count() == 9

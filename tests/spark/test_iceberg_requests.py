@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +70,12 @@ def test_the_first_rows_cost_little_more_than_a_file(spark: Any, tmp_path: Path,
 def test_streams_and_feeds_are_refused_by_name(spark: Any, lake: SharedIceberg, tmp_path: Path) -> None:
     path = f"{lake.write_profile(tmp_path / 'p.share')}#s.db.t"
     feed = {"readChangeFeed": "true", "startingVersion": "0"}
-    refused: list[tuple[Callable[[], Any], str]] = [
-        (lambda: spark.read.format("deltaSharing").options(**feed).load(path).collect(), "readChangeFeed"),
-        (lambda: started(spark.readStream.format("deltaSharing").load(path), tmp_path / "a"), "a stream"),
-        (
-            lambda: started(spark.readStream.format("deltaSharing").options(**feed).load(path), tmp_path / "b"),
-            "readChangeFeed|a stream",
-        ),
-    ]
-    for call, words in refused:
-        with pytest.raises(Exception, match=f"({words}) of an Iceberg table is not read"):
-            call()
+    with pytest.raises(Exception, match="readChangeFeed of an Iceberg table is not read"):
+        spark.read.format("deltaSharing").options(**feed).load(path).collect()
+    with pytest.raises(Exception, match="a stream of an Iceberg table is not read"):
+        started(spark.readStream.format("deltaSharing").load(path), tmp_path / "a")
+    with pytest.raises(Exception, match=r"(readChangeFeed|a stream) of an Iceberg table is not read"):
+        started(spark.readStream.format("deltaSharing").options(**feed).load(path), tmp_path / "b")
 
 
 def started(frame: Any, checkpoint: Path) -> None:

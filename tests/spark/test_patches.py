@@ -102,10 +102,13 @@ def test_nothing_else_of_pyspark_is_changed(spark: Any, spark_mode: str, share: 
 
     before = functions_of_pyspark()
     try:
-        for engine in ("auto", "python"):
+
+        def counts(engine: str) -> tuple[int, int]:
             delta_sharing_spark.register(spark, engine=engine)
-            assert spark.read.format("deltaSharing").load(address).where("id > 1").count() == 2
-            assert spark.sql(f"SELECT 1 FROM deltaSharing.`{address}`").count() == 3
+            by_format = spark.read.format("deltaSharing").load(address).where("id > 1").count()
+            return by_format, spark.sql(f"SELECT 1 FROM deltaSharing.`{address}`").count()
+
+        assert [counts(engine) for engine in ("auto", "python")] == [(2, 3), (2, 3)]
     finally:
         delta_sharing_spark.register(spark, engine="python")
     names = {f"{patch.owner}.{patch.name}" for patch in PATCHES}

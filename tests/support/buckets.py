@@ -103,7 +103,7 @@ class BucketServer(SharingServer):
         location = self.bucket(name.replace(".", "-"), path, scheme)
         return self.add_table(name, path, access_modes=modes, location=location, **fields)
 
-    def add_iceberg_table(self, name: str, document: Path, bucket: str) -> None:
+    def share_iceberg(self, name: str, document: Path, bucket: str) -> None:
         """Share the Iceberg table of a metadata document, which lies in a bucket of S3, as Iceberg alone, by keys of that bucket.
 
         Args:
@@ -116,8 +116,7 @@ class BucketServer(SharingServer):
         def vended() -> dict[str, str]:
             return self.vended_properties(f"s3://{bucket}", say_end=False)
 
-        self.iceberg.add(name, document, location, config=vended)
-        self.add_table(name, document.parents[1], format="iceberg", access_modes=("dir",))
+        self.add_iceberg_table(name, document, location, config=vended)
 
     def bucket(self, name: str, path: str | os.PathLike[str], scheme: str = "s3") -> str:
         """Make a directory a bucket; returns its location."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from pathlib import Path
 
 from cryptography import x509
@@ -39,6 +40,13 @@ def certificate_of(directory: Path, host: str = "localhost", begins: float = -1,
     )
     written.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + secret)
     return written
+
+
+def context_of(certificate: Path) -> ssl.SSLContext:
+    """A server's, with a certificate and its key in one file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
 
 
 def pair_of(certificate: Path, password: str | None = None) -> tuple[Path, Path]:

@@ -7,7 +7,7 @@ import json
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +32,7 @@ _AVRO = {
     "decimal(9, 2)": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
 }  # fmt: skip
 #: Equality of keys as Iceberg has it: NULL and NaN equal themselves.
-_NAN = object()
+_NAN, _NO_STRUCT = object(), object()
 
 
 @dataclass(slots=True)
@@ -126,12 +126,12 @@ class IcebergWriter:
         """Write a data file of rows of one partition.
 
         Args:
-            lacks: Top-level columns that the file does not hold.
+            lacks: Columns and fields of structs that the file does not hold.
             metrics: ``full``, ``truncated``, ``counts`` or ``none``.
         """
         left_out = set(lacks)
-        rows = [{number: value for number, value in row.items() if number not in left_out} for row in rows]
-        columns = [one for one in self.columns if one.id not in left_out]
+        rows = [_without(row, left_out) for row in rows]
+        columns = _columns_without(self.columns, left_out)
         path = self._write_parquet("data", columns, rows, with_ids=not self.by_names)
         record = self._record(path, 0, len(rows), spec_id, partition)
         record |= _statistics(columns, rows, metrics)
@@ -179,13 +179,21 @@ class IcebergWriter:
             ]  # fmt: skip
 
     def delete_equal(
-        self, keys: Sequence[Column], rows: list[dict[int, Any]], spec_id: int = 0, partition: tuple[Any, ...] = ()
+        self,
+        keys: Sequence[tuple[Column, ...]],
+        rows: list[dict[int, Any]],
+        spec_id: int = 0,
+        partition: tuple[Any, ...] = (),
     ) -> None:
-        """Delete the rows of older data files whose keys equal those of a row: of all, or of one partition."""
-        path = self._write_parquet("deletes", list(keys), rows)
+        """Delete the rows of older data files whose keys equal those of a row: of all, or of one partition.
+
+        Args:
+            keys: Each is a column, or the fields from a column down to one within structs.
+        """
+        path = self._write_parquet("deletes", _columns_of(keys), rows)
         record = self._record(path, 2, len(rows), spec_id, partition)
-        self._deletes.append(record | {"equality_ids": [one.id for one in keys]})
-        gone = {tuple(_key(one.read(row, {})) for one in keys) for row in rows}
+        self._deletes.append(record | {"equality_ids": [one[-1].id for one in keys]})
+        gone = {tuple(_key(_at(one, row, {})) for one in keys) for row in rows}
         for file in self.files:
             is_global = not self.specs[spec_id]
             if file.sequence >= self.next_sequence or not (
@@ -194,7 +202,7 @@ class IcebergWriter:
                 continue
             identity = self._identity(file)
             for place, row in enumerate(file.rows):
-                if tuple(_key(one.read(row, identity)) for one in keys) in gone:
+                if tuple(_key(_at(one, row, identity)) for one in keys) in gone:
                     file.is_alive[place] = False
 
     def rows(self) -> list[dict[str, Any]]:
@@ -310,7 +318,7 @@ class IcebergWriter:
         return str(next(one.kind for one in self._all_columns() if one.id == source))
 
     def _all_columns(self) -> Iterable[Column]:
-        yield from self.columns
+        yield from (path[-1] for path in _paths(self.columns))
         for schema in reversed(self._schemas):
             yield from (Column(one["id"], one["name"], one["type"]) for one in schema if isinstance(one["type"], str))
 
@@ -355,13 +363,20 @@ def bound(value: Any, kind: str) -> bytes:
     return struct.pack(formats[kind], value)
 
 
+def _paths(columns: Iterable[Column]) -> Iterable[tuple[Column, ...]]:
+    """The fields down to each that is no struct."""
+    for one in columns:
+        yield from [(one, inner) for inner in one.kind] if isinstance(one.kind, list) else [(one,)]
+
+
 def _statistics(columns: Iterable[Column], rows: list[dict[int, Any]], metrics: str) -> dict[str, Any]:
     names = ("null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for one in columns if metrics != "none" else ():
-        if isinstance(one.kind, list):
-            continue
-        values = [row.get(one.id) for row in rows]
+    for path in _paths(columns) if metrics != "none" else ():
+        one, structs = path[-1], [row.get(path[0].id) for row in rows]
+        values = structs if len(path) == 1 else [(struct or {}).get(one.id) for struct in structs]
+        if len(path) > 1 and metrics == "truncated":  # some writers do not count what is NULL with its struct
+            values = [value for struct, value in zip(structs, values, strict=True) if struct is not None]
         there = [value for value in values if value is not None and value == value]
         tells: list[Any] = [values.count(None), sum(value != value for value in values), None, None]
         if metrics != "counts" and there:
@@ -379,6 +394,41 @@ def _key(value: Any) -> Any:
     if isinstance(value, float):
         return _NAN if value != value else struct.pack("<d", value)
     return value
+
+
+def _without(row: Mapping[int, Any], lacks: set[int]) -> dict[int, Any]:
+    return {
+        number: _without(value, lacks) if isinstance(value, dict) else value
+        for number, value in row.items()
+        if number not in lacks
+    }
+
+
+def _columns_without(columns: Iterable[Column], lacks: set[int]) -> list[Column]:
+    return [
+        replace(one, kind=_columns_without(one.kind, lacks)) if isinstance(one.kind, list) else one
+        for one in columns
+        if one.id not in lacks
+    ]
+
+
+def _columns_of(paths: Iterable[tuple[Column, ...]]) -> list[Column]:
+    """The columns that paths lead to, structs with those fields alone."""
+    found: dict[int, Column] = {}
+    for first, *inner in paths:
+        one = found.setdefault(first.id, replace(first, kind=[]) if inner else first)
+        if inner:
+            one.kind = [*one.kind, *_columns_of([tuple(inner)])]  # type: ignore[misc]
+    return list(found.values())
+
+
+def _at(path: tuple[Column, ...], row: Any, identity: Mapping[int, Any]) -> Any:
+    """A row's value at a path; of a struct that is NULL another one than NULL, as Iceberg's own reader has it."""
+    for one in path[:-1]:
+        row = row.get(one.id)
+        if row is None:
+            return _NO_STRUCT
+    return path[-1].read(row, identity)
 
 
 def _named(column: Column, value: Any) -> Any:

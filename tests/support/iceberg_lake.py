@@ -35,7 +35,7 @@ class IcebergLake(BucketServer):
     def share(self, table: Path) -> str:
         """Share a table of the bucket as it is now; returns its name."""
         name = f"s.db.{table.name}"
-        self.add_iceberg_table(name, newest_metadata(table), "lake")
+        self.share_iceberg(name, newest_metadata(table), "lake")
         if table.name == "imported":  # its files lie where they were imported from
             shared = self.iceberg.tables["s", "db", table.name]
             shared.storage_credentials = [{"prefix": "s3://lake", "config": self.vended}]

@@ -83,6 +83,7 @@ def serve(asked: TextIOWrapper, answers: TextIOWrapper) -> None:
     from pyspark.sql import SparkSession
 
     import delta_sharing_spark
+    from delta_sharing_spark.spark import format_loads
 
     for name in asked:
         failure = None
@@ -98,6 +99,7 @@ def serve(asked: TextIOWrapper, answers: TextIOWrapper) -> None:
             for view in spark.catalog.listTables():
                 spark.sql(f"DROP {'VIEW' if view.isTemporary else 'TABLE'} `{view.name}`")
             delta_sharing_spark.register(spark, engine="python")
+            format_loads._formats.clear()  # each page begins with a session that is not registered, as its reader does
         answers.write(json.dumps(failure) + "\n")
         answers.flush()
 

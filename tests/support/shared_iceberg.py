@@ -24,8 +24,7 @@ class SharedIceberg(BucketServer):
         self.writer = IcebergWriter(directory / "t", list(columns), version, location="s3://lake/t")
         self.bucket("lake", directory)
         location = "s3://lake/t/metadata/v.metadata.json"
-        self.shared = self.iceberg.add("s.db.t", self.writer.metadata_path, location, config=self.vended)
-        self.add_table("s.db.t", directory, format="iceberg", access_modes=("dir",))
+        self.shared = self.add_iceberg_table("s.db.t", self.writer.metadata_path, location, config=self.vended)
 
     def vended(self) -> dict[str, str]:
         """New keys of the bucket."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -82,16 +83,14 @@ def test_ls_takes_odd_names_in_backquotes(run: Run, tmp_path: Path, monkeypatch:
         server.add_table(f"{share}.{schema}.{name}", table.path)
         profile = server.write_profile(tmp_path / "p.share")
         monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
-        for before in ("", f"{profile}#"):
-            for address, shown in (
-                (share, "s.1"),
-                (f"{share}.{schema}", "t#1"),
-                (f"{share}.{schema}.{name}", "trip"),
-            ):
-                code, out, err = run("ls", before + address, "--json")
-                assert (code, err) == (0, ""), address
-                assert json.loads(out)[0]["name"] == shown
-            assert run("count", f"{before}{share}.{schema}.{name}")[0] == 0
+        places = {share: "s.1", f"{share}.{schema}": "t#1", f"{share}.{schema}.{name}": "trip"}
+        listed = {
+            before + place: run("ls", before + place, "--json") for place in places for before in ("", f"{profile}#")
+        }
+        assert {place: told[::2] for place, told in listed.items()} == dict.fromkeys(listed, (0, ""))
+        first = {place: json.loads(out)[0]["name"] for place, (_, out, _) in listed.items()}
+        assert first == {place: places[place.removeprefix(f"{profile}#")] for place in listed}
+        assert [run("count", f"{before}{share}.{schema}.{name}")[0] for before in ("", f"{profile}#")] == [0, 0]
 
 
 def test_ls_takes_profile_and_name_as_two_words(run: Run, profile: str) -> None:
@@ -120,9 +119,9 @@ def test_every_command_takes_the_options_of_an_identity(
     (tmp_path / "bare.share").write_text(json.dumps(told))
     monkeypatch.chdir(tmp_path)
     identity = "-o", "BearerTokenFile=token", "-o", f"identityEndpoint={server.endpoint}", "-o", "Limit=3"
-    for command in ("ls", "schema", "head", "count", "download"):
-        code, _, err = run(command, *identity, "bare.share#demo.city.stations")
-        assert (code, err) == (0, ""), command
+    commands = ("ls", "schema", "head", "count", "download")
+    ended = {command: run(command, *identity, "bare.share#demo.city.stations")[::2] for command in commands}
+    assert ended == dict.fromkeys(commands, (0, ""))
     assert pq.read_table("stations.parquet").num_rows == 3
 
 
@@ -191,8 +190,10 @@ def test_the_format_follows_the_suffix(
 def test_completion(run: Run, shell: str, tmp_path: Path) -> None:
     code, script, _ = run("completion", shell)
     assert code == 0
-    for word in ("download", "--format", "--where", "parquet csv json", "serve"):
-        assert word.removeprefix("--" if shell == "fish" else "") in script
+    words = [
+        word.removeprefix("--" if shell == "fish" else "") for word in ("download", "--format", "--where", "serve")
+    ]
+    assert [word for word in (*words, "parquet csv json") if word not in script] == []
     if shell == "bash" and shutil.which("bash"):
         asked = 'COMP_WORDS=(delta-sharing-spark download --format ""); COMP_CWORD=3; _delta_sharing_spark; echo ${COMPREPLY[@]}'
         done = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True)
@@ -294,12 +295,15 @@ def test_json_is_json_whatever_standard_output_can_hold(
     with SharingServer() as server:
         server.add_table("s.d.t", table.path)
         address = f"{server.write_profile(tmp_path / 'p.share')}#s.d.t"
-        for command in ("head", "schema"):
+
+        def told(command: str) -> Any:
             out = io.BytesIO()
             monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding, write_through=True))
             assert main([command, address, "--json"]) == DONE
-            told = json.loads(out.getvalue().decode(encoding))
-            assert told == row if command == "head" else told["fields"][0]["name"] == "naïve ☃"
+            return json.loads(out.getvalue().decode(encoding))
+
+        assert told("head") == row
+        assert told("schema")["fields"][0]["name"] == "naïve ☃"
 
 
 class _Terminal(io.TextIOWrapper):
@@ -444,9 +448,9 @@ def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, prof
     assert run("download", f"{profile}#demo.city.trips", "-O", str(target), "--force")[0] == 0
     assert run("download", f"{profile}#demo.city.nope", "-O", str(tmp_path / "u.parquet"))[0] == 1
     (tmp_path / "d.csv").mkdir()
-    for more in ((), ("--force",)):
-        code, _, err = run("download", f"{profile}#demo.city.trips", "-O", str(tmp_path / "d.csv"), *more)
-        assert (code, "d.csv is a directory" in err) == (2, True)
+    download = ("download", f"{profile}#demo.city.trips", "-O", str(tmp_path / "d.csv"))
+    told = [run(*download), run(*download, "--force")]
+    assert [(code, "d.csv is a directory" in err) for code, _, err in told] == [(2, True)] * 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.csv", "t.parquet"]
 
 
@@ -502,6 +506,16 @@ def test_a_closed_output_is_told_in_a_line(profile: str, closed: str) -> None:
     assert ended.returncode == 2
     told = "delta-sharing-spark: standard output is closed; send it to a file, or to /dev/null\n"
     assert ended.stderr == ("" if "2>" in closed else told)
+
+
+def test_what_a_client_warns_of_is_a_line(profile: str, tmp_path: Path) -> None:
+    late = {**json.loads(Path(profile).read_text()), "expirationTime": "2020-01-01T00:00:00Z"}
+    (tmp_path / "late.share").write_text(json.dumps(late))
+    command = [sys.executable, "-m", "delta_sharing_spark.cli", "ls", str(tmp_path / "late.share")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "demo" in ended.stdout.split()
+    assert ended.stderr.startswith("delta-sharing-spark: the profile's bearer token ended at 2020-01-01 00:00 UTC")
+    assert ended.stderr.count("\n") == 1
 
 
 UNREACHABLE = '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x", "bearerToken": "t"}}'

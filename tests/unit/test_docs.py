@@ -7,6 +7,7 @@ import re
 import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,10 +117,13 @@ def test_the_page_of_the_jvm_connector_tells_every_setting_of_the_jvm_connector(
     from delta_sharing_spark.spark.jvm_settings import JVM_SETTINGS
 
     page = (ROOT / "docs" / "jvm-connector.md").read_text(encoding="utf-8")
-    for name, setting in JVM_SETTINGS.items():
+
+    def line(name: str, setting: Any) -> str:
         options = "`, `".join(setting.text.split(", "))
         here = f"option `{options}`" if setting.word == "option" else f"{setting.word}: {setting.text}"
-        assert f"| `{name}` | {f'`{setting.default}`' if setting.default else ''} | {here} |" in page
+        return f"| `{name}` | {f'`{setting.default}`' if setting.default else ''} | {here} |"
+
+    assert [text for text in map(line, *zip(*JVM_SETTINGS.items(), strict=True)) if text not in page] == []
 
 
 def test_every_promise_of_security_names_a_test_that_there_is() -> None:
@@ -128,8 +132,7 @@ def test_every_promise_of_security_names_a_test_that_there_is() -> None:
     promises = [line for line in page.partition("## Five attackers")[2].splitlines() if line.startswith("| ")]
     promises = [line for line in promises if line != "| Promise | Test |"]
     assert len(promises) > 25
-    for line in promises:
-        named = re.findall(r"`(test_\w+)::(test_\w+)`", line.split(" | ")[-1])
-        assert named, line
-        for module, test in named:
-            assert f"def {test}(" in modules.get(module, ""), line
+    named = {line: re.findall(r"`(test_\w+)::(test_\w+)`", line.split(" | ")[-1]) for line in promises}
+    assert [line for line, tests in named.items() if not tests] == []
+    of_all = {test for tests in named.values() for test in tests}
+    assert [(module, test) for module, test in of_all if f"def {test}(" not in modules.get(module, "")] == []

@@ -72,12 +72,13 @@ class StoredBounds:
     Args:
         field_id: The column's.
         kind: Its type in the table.
+        is_nested: Whether it lies within a struct, which may be NULL where no NULL of the column is counted.
     """
 
-    __slots__ = ("_greatest", "_kind", "field_id")
+    __slots__ = ("_greatest", "_is_nested", "_kind", "field_id")
 
-    def __init__(self, field_id: int, kind: DataType) -> None:
-        self.field_id = field_id
+    def __init__(self, field_id: int, kind: DataType, *, is_nested: bool = False) -> None:
+        self.field_id, self._is_nested = field_id, is_nested
         # NaN is not in the statistics, and is above all that is.
         self._kind, self._greatest = kind, domain(kind)[1] if kind in FLOATS else None
 
@@ -85,6 +86,7 @@ class StoredBounds:
         """The bounds in a file, as far as its manifest tells them."""
         kind = self._kind
         low, high, nulls = [entry.of_field(name, self.field_id) for name in (LOWER, UPPER, NULLS)]
+        nulls = None if self._is_nested and nulls == 0 else nulls
         lowest, highest = _key(decode_bound(low, kind), kind), _key(decode_bound(high, kind), kind)
         is_bounded, greatest = low is not None or high is not None, self._greatest
         return bounds_of_statistics(

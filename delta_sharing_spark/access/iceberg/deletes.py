@@ -42,7 +42,7 @@ class DeleteIndex:
 
     Args:
         entries: Those of all delete manifests.
-        key_of: The column of an equality delete by its field id; raises where it cannot be a key.
+        keys_of: The columns of an equality delete by the ids of its fields; raises where one cannot be a key.
         spec_of: The fields of a partition spec by its id; equality deletes of one that has none hold for every file.
         namespace: See ``DeleteFile``.
     """
@@ -50,7 +50,7 @@ class DeleteIndex:
     def __init__(
         self,
         entries: Iterable[Entry],
-        key_of: Callable[[int, str], Field],
+        keys_of: Callable[[Sequence[int], str], tuple[Field, ...]],
         spec_of: Callable[[int], Sequence[PartitionField]],
         namespace: str,
     ) -> None:
@@ -72,7 +72,7 @@ class DeleteIndex:
             ids = entry.tree.get("equality_ids")
             if not isinstance(ids, list) or not ids:
                 raise corrupt(entry.path, "an equality delete names no columns")
-            delete = DeleteFile(entry.path, entry.size, tuple(key_of(number, entry.path) for number in ids), namespace)
+            delete = DeleteFile(entry.path, entry.size, keys_of(ids, entry.path), namespace)
             key = self._partition(entry) if spec_of(entry.spec_id) else None
             self._equality.setdefault(key, []).append((entry.sequence, delete))
 

@@ -30,7 +30,7 @@ from delta_sharing_spark.predicates.three_valued import (
 from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import columns
 from delta_sharing_spark.schema.instants import EPOCH_DAY
-from delta_sharing_spark.schema.types import ICEBERG_TYPE, DataType, Decimal, Primitive
+from delta_sharing_spark.schema.types import ICEBERG_TYPE, DataType, Decimal, Field, Primitive, fields_along
 
 _TRUNCATE, _BUCKET = (re.compile(rf"{name}\[([0-9]{{1,9}})\]") for name in ("truncate", "bucket"))
 #: Conditions that are held, each narrowed to some buckets.
@@ -62,23 +62,25 @@ class EntryPruner:
         self._places = {path: slot for slot, path in enumerate(dict.fromkeys(one.path for one in columns(scan.prune)))}
         self._possible = compile_possible_values(scan.prune, self._places)
         self._possible_within = lru_cache(_MOST_NARROWED)(self._compiled)
-        top = {field.field_id: field for field in scan.columns.fields}
-        places = {path[0]: slot for path, slot in self._places.items() if len(path) == 1}
-        # Of a UUID, which is a text here, bounds are bytes, and which is less depends on their writer.
-        uuids = {number for number, field in top.items() if field.metadata.get(ICEBERG_TYPE) == UUID}
-        compared = [(number, f) for number, f in top.items() if number and number not in uuids and f.name in places]
-        self._columns = [(places[f.name], StoredBounds(number, f.type)) for number, f in compared]
+        compared: dict[int, tuple[tuple[str, ...], Field]] = {}
+        for path in self._places:
+            if (along := fields_along(scan.columns, path)) is not None and along[-1].field_id:
+                compared[along[-1].field_id] = path, along[-1]
+        for number, (path, field) in compared.items():
+            # Of a UUID, which is a text here, bounds are bytes, and which is less depends on their writer.
+            if not _is_uuid(field):
+                stored = StoredBounds(number, field.type, is_nested=len(path) > 1)
+                self._columns.append((self._places[path], stored))
         for spec_id, spec in specs.items():
             for place, part in enumerate(spec):
-                field = top.get(part.source_id)
-                slot = None if field is None else places.get(field.name)
-                if field is None or slot is None:
+                if part.source_id not in compared:
                     continue
+                path, field = compared[part.source_id]
+                slot = self._places[path]
                 if (match := _BUCKET.fullmatch(part.transform)) and int(match[1]):
-                    is_uuid = part.source_id in uuids
-                    buckets = Buckets(scan.prune, (field.name,), is_uuid, int(match[1]))
+                    buckets = Buckets(scan.prune, path, _is_uuid(field), int(match[1]))
                     self._buckets.setdefault(spec_id, []).append((place, part, slot, buckets))
-                ranges = None if part.source_id in uuids else _ranges(part.transform, field.type)
+                ranges = None if _is_uuid(field) else _ranges(part.transform, field.type)
                 if ranges is not None:
                     self._fields.setdefault(spec_id, []).append((place, part, slot, field.type, ranges))
 
@@ -179,6 +181,10 @@ class EntryPruner:
         """Count the files that were left out."""
         for reason, count in self._skipped.items():
             pruner.count(reason, count)
+
+
+def _is_uuid(field: Field) -> bool:
+    return bool(field.metadata.get(ICEBERG_TYPE) == UUID)
 
 
 def _narrowed(bounds: ColumnBounds, low: Any, high: Any, has_nulls: bool) -> ColumnBounds:

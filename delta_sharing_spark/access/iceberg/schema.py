@@ -78,6 +78,16 @@ def parse_schema(tree: Mapping[str, Any], names: NameMapping | None) -> Struct:
     return kind
 
 
+def path_of_id(schema: Struct, field_id: int) -> tuple[Field, ...] | None:
+    """The fields from a column down to the one of an id, through structs alone; None where there is none."""
+    for field in schema.fields:
+        if field.field_id == field_id:
+            return (field,)
+        if isinstance(field.type, Struct) and (within := path_of_id(field.type, field_id)) is not None:
+            return field, *within
+    return None
+
+
 def _type(tree: Any, names: NameMapping | None, depth: int) -> DataType:
     if depth > MAX_DEPTH:
         raise ValueError("types within types without end")

@@ -38,7 +38,7 @@ from delta_sharing_spark.access.iceberg.metadata import (
     parse_metadata,
 )
 from delta_sharing_spark.access.iceberg.pruning import EntryPruner
-from delta_sharing_spark.access.iceberg.schema import physical_name
+from delta_sharing_spark.access.iceberg.schema import path_of_id
 from delta_sharing_spark.access.planned_files import FileBatches
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
@@ -49,7 +49,7 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.delete_files import PATH_ID
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.schema.types import Field, Unreadable, inner_fields
+from delta_sharing_spark.schema.types import Field, Struct, Unreadable, inner_fields
 from delta_sharing_spark.sharing.auth import carried_profile, carried_settings
 from delta_sharing_spark.storage.clouds.registry import parse_location
 from delta_sharing_spark.storage.objects import object_reader
@@ -152,7 +152,7 @@ class IcebergTable(OpenTable):
                 pruner.count(SkipReason.PARTITION_VALUES, one.files)
         index = DeleteIndex(
             (entry for one in self._read([m for m in manifests if m.content != DATA], (PATH_ID,)) for entry in one),
-            self._key_column,
+            self._key_columns,
             self._spec,
             table_namespace(self._negotiated.profile, self._negotiated.table, metadata.id),
         )
@@ -205,18 +205,24 @@ class IcebergTable(OpenTable):
             raise malformed(self._table, f"it has no partition spec {spec_id}, which a manifest names")
         return spec
 
-    def _key_column(self, field_id: int, file: str) -> Field:
-        """The column of an equality delete, which may have been renamed or dropped since, named by its id."""
+    def _key_columns(self, ids: Sequence[int], file: str) -> tuple[Field, ...]:
+        """The columns of an equality delete, named with their ids: structs have the fields alone that are compared.
+
+        They may have been renamed or dropped since.
+        """
+        return _tree([self._path_of(number, file) for number in ids])
+
+    def _path_of(self, field_id: int, file: str) -> tuple[Field, ...]:
         schemas = self._metadata.schemas
         for number in sorted(schemas, key=lambda one: (one == self._metadata.current_schema, one), reverse=True):
-            for column in schemas[number].fields:
-                if column.field_id == field_id:
-                    if isinstance(column.type, Unreadable) or inner_fields(column.type):
-                        break
-                    return replace(column, name=physical_name(field_id), nullable=True)
+            path = path_of_id(schemas[number], field_id)
+            if path is not None:
+                if isinstance(path[-1].type, Unreadable) or inner_fields(path[-1].type):
+                    break
+                return path
         raise UnsupportedFeatureError(
-            f"{file} of {self._table} deletes rows by the field {field_id}, which is no column of a type that this reader "
-            f"compares; ask the provider to rewrite the table without equality deletes",
+            f"{file} of {self._table} deletes rows by the field {field_id}, which is no column or field of a struct of a type that "
+            f"this reader compares; ask the provider to rewrite the table without equality deletes",
             features=("equality deletes",),
         )
 
@@ -280,3 +286,18 @@ class IcebergTable(OpenTable):
             f"(versionAsOf, ref, timestampAsOf), or ask the provider to share it as Delta",
             features=("iceberg",),
         )
+
+
+def _tree(paths: Sequence[tuple[Field, ...]]) -> tuple[Field, ...]:
+    """The columns that paths of fields lead to, structs with those fields alone."""
+    by_id: dict[int, list[tuple[Field, ...]]] = {}
+    for path in paths:
+        by_id.setdefault(path[0].field_id or 0, []).append(path)
+    return tuple(
+        replace(
+            some[0][0],
+            name=f"{some[0][0].name} ({number})",  # one that was dropped may have the name of another
+            type=Struct(_tree([path[1:] for path in some])) if len(some[0]) > 1 else some[0][0].type,
+        )
+        for number, some in by_id.items()
+    )

@@ -25,7 +25,7 @@ from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
 from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints, kind_of
 from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.http import SIGNED, SocketServer
-from delta_sharing_spark.testing.server.iceberg_catalog import ICEBERG, IcebergCatalog
+from delta_sharing_spark.testing.server.iceberg_catalog import ICEBERG, IcebergCatalog, IcebergTable
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import PREFIX, Refusal, Request, Response, json_response, segments
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
@@ -208,6 +208,20 @@ class SharingServer:
         table = SharedTable(*parts, root, modes, location, tuple(auxiliary_locations), **fields)
         self.catalog.add(table)
         return table
+
+    def add_iceberg_table(
+        self, name: str, document: str | os.PathLike[str], location: str | None = None, **fields: Any
+    ) -> IcebergTable:
+        """Share an Iceberg table as ``share.schema.table``, and as nothing else: its catalog is that of the profile.
+
+        Args:
+            document: The file of its newest metadata.
+            location: Where that lies for recipients; by default its ``file:`` URI.
+            **fields: Further fields of the catalog's table, such as ``config`` with the credentials that it vends.
+        """
+        directory = os.path.dirname(os.path.dirname(os.path.abspath(document)))
+        self.add_table(name, directory, format="iceberg", access_modes=("dir",))
+        return self.iceberg.add(name, document, location, **fields)
 
     def add_volume(self, name: str, path: str | os.PathLike[str], **fields: Any) -> SharedAsset:
         """Share a directory as a volume.

@@ -97,8 +97,11 @@ def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -
     return replace(arrived, access=replace(arrived.access, issuer=access.issuer))
 
 
-def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
+def whole_split(table: DirectoryTable, **asked: int) -> Split:
     snapshot = table.read_snapshot(lambda snapshot: snapshot, **asked)
-    split = split_of(table, snapshot, list(table.checked(snapshot.tasks())))
-    batches = list(read_split(split))
+    return split_of(table, snapshot, list(table.checked(snapshot.tasks())))
+
+
+def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
+    batches = list(read_split(whole_split(table, **asked)))
     return pa.Table.from_batches(batches).to_pylist() if batches else []

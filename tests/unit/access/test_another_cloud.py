@@ -70,9 +70,14 @@ def test_its_credential_is_renewed_and_shown_nowhere(toys: tuple[SharingServer, 
     assert sum(batch.num_rows for batch in read_split(arrived)) > 0
     assert server.count("credentials") == 2
     assert "WORD" not in repr(arrived)
-    for engine in ("fsspec", "deltalake", "polars", "duckdb"):
-        with pytest.raises(CredentialError, match=rf"{engine} cannot take the credential for toy://box/t"):
-            loaded.storage_options(engine=engine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "deltalake", "polars", "duckdb"])
+def test_engines_cannot_take_its_credential(toys: tuple[SharingServer, ToyServer], engine: Any) -> None:
+    server, cloud = toys
+    table = SharingClient(server.profile(), storageEndpoint=cloud.url).table("s.d.t")
+    with pytest.raises(CredentialError, match=rf"{engine} cannot take the credential for toy://box/t"):
+        table.storage_options(engine=engine)
 
 
 def test_its_locations_and_its_secret_are_checked(toys: tuple[SharingServer, ToyServer]) -> None:

@@ -172,11 +172,6 @@ def test_kept_until_shortly_before_expiry() -> None:
     assert issuer.asked == [root, aux, root]
 
 
-def test_tokens_of_two_issuers_never_mix() -> None:
-    cache, one, other = TokenCache(), CountingIssuer(), CountingIssuer()
-    assert cache.get(one, parse_location(S3)) != cache.get(other, parse_location(S3))
-
-
 def test_a_carried_token_does_not_displace_a_renewed_one() -> None:
     issuer, cache = CountingIssuer(), TokenCache()
     carried = _token(S3, lifetime=7200)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
 from delta_sharing_spark.errors import (
     AccessModeError,
@@ -25,7 +24,6 @@ from delta_sharing_spark.errors import (
     LogError,
     NetworkError,
     TableChangedError,
-    UnsupportedFeatureError,
 )
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
@@ -33,7 +31,16 @@ from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from unit.access.issuing import CountingIssuer
 from unit.access.object_server import ObjectServer, serving
-from unit.access.shared_tables import PROFILE, falling_back, head_of, negotiated, opened, rows, split_of, upload
+from unit.access.shared_tables import (
+    falling_back,
+    head_of,
+    negotiated,
+    opened,
+    rows,
+    split_of,
+    upload,
+    whole_split,
+)
 
 LOCATION = "s3://bucket/table"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -121,8 +128,7 @@ def test_a_small_file_costs_at_most_two_requests(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot, 2)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory, version=2)
     server.seen.clear()
     assert sum(batch.num_rows for batch in read_split(split)) == 15
     assert len(server.seen) <= 2 * len(split.slices)
@@ -155,8 +161,7 @@ def test_a_token_is_renewed_before_it_expires(
 ) -> None:
     issuer.lifetime = 1000.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     pass_time(950)
     assert _ids([row for batch in read_split(split) for row in batch.to_pylist()]) == EXPECTED
     # While one reader asks, others go on with the key that works for 50 seconds more: no request is refused.
@@ -168,8 +173,7 @@ def test_a_renewal_that_does_not_help_is_a_clear_error(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     issuer.accepted = None
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match="also with a new credential") as caught:
@@ -184,8 +188,7 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
 ) -> None:
     issuer.lifetime = 100.0
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     assert split.access.issuer is None
     assert b"sharing-token-text" not in pickle.dumps(split)
     pass_time(100)
@@ -197,8 +200,7 @@ def test_without_the_profile_a_refusal_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carryProfile="false")
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match=r"refused.*carryProfile=false"):
         list(read_split(split))
@@ -210,8 +212,7 @@ def test_a_vacuumed_file_says_to_reload(
 ) -> None:
     server.listing = listing
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
+    split = whole_split(directory)
     data = [name for name in server.files if name.endswith(".parquet")]
     gone = f"bucket/table/{split.slices[0].task.id}"
     del server.files[gone]
@@ -324,15 +325,6 @@ def test_a_hole_in_the_log_is_not_fewer_rows(
     directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     with pytest.raises(LogError):
         directory.read_snapshot(lambda snapshot: snapshot)
-
-
-def test_an_unknown_feature_is_named(tmp_path: Path, issuer: CountingIssuer, server: ObjectServer) -> None:
-    strange = DeltaTableBuilder(tmp_path / "strange", SCHEMA, features=("madeUpFeature",))
-    server.files.update(upload(strange.path, "bucket/strange"))
-    with pytest.raises(UnsupportedFeatureError, match="madeUpFeature"):
-        opened(head_of(strange, "s3://bucket/strange"), endpoint=server.url, issuer=issuer).read_snapshot(
-            lambda snapshot: snapshot
-        )
 
 
 # Several locations
@@ -476,22 +468,3 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
 def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:
     with pytest.raises(NetworkError, match="within 1 s"):
         opened(head_of(table, LOCATION), issuer=CountingIssuer(delay=5), seconds=0.4)
-
-
-def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
-    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
-    text = repr(
-        (
-            directory,
-            directory.renewed_access(),
-            split,
-            split.access.tokens,
-            split.access.lease(split.access.tokens[0].location),
-        )
-    )
-    assert "session-token-text" not in text
-    assert "sharing-token-text" not in text
-    assert all(isinstance(token, StorageToken) for token in split.access.tokens)
-    assert PROFILE.bearer_token == "sharing-token-text"

@@ -158,8 +158,8 @@ def test_a_limit_that_would_lose_rows_or_time_is_not_taken(made: Any) -> None:
     assert before.reader.pushLimit(3) is False
     assert after.reader.pushLimit(3) is True
     after.reader.pushFilters(filters)
-    for engine in (before, after):
-        assert any(row["id"] == 250 for row in engine.rows())
+    found = [[row["id"] for row in engine.rows() if row["id"] == 250] for engine in (before, after)]
+    assert found == [[250], [250]]
 
 
 @pytest.mark.parametrize("prune", [False, True])

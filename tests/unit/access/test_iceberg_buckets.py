@@ -71,15 +71,17 @@ def test_a_value_is_in_the_bucket_that_the_specification_says(kind: PrimitiveTyp
     compared()
 
 
-def test_what_is_no_uuid_is_in_no_bucket_that_is_known() -> None:
-    for text in ("", "no UUID", "12345678"):
-        assert bucket_of(Literal(text, Primitive("string")), True, 4) is None
-    for number in (1.0, True):
-        assert bucket_of(Literal(number, Primitive("double")), False, 4) is None
+@pytest.mark.parametrize("value", ["", "no UUID", "12345678", 1.0, True])
+def test_what_is_no_uuid_is_in_no_bucket_that_is_known(value: Any) -> None:
+    kind = Primitive("string" if isinstance(value, str) else "double")
+    assert bucket_of(Literal(value, kind), isinstance(value, str), 4) is None
 
 
 @pytest.mark.parametrize("source", [1, 2, 3, 4, 5, 6], ids=SCHEMA.find_column_name)
-def test_as_few_files_are_opened_as_by_pyiceberg(catalog: SqlCatalog, server: SharingServer, source: int) -> None:
+@pytest.mark.parametrize("is_one", [True, False], ids=["=", "IN"])
+def test_as_few_files_are_opened_as_by_pyiceberg(
+    catalog: SqlCatalog, server: SharingServer, source: int, is_one: bool
+) -> None:
     """By partitions of files, and by the summaries of manifests that list some buckets each."""
     spec = PartitionSpec(PartitionField(source, 1000, BucketTransform(5), "p"))
     # Bounds would leave out nearly as many.
@@ -91,12 +93,12 @@ def test_as_few_files_are_opened_as_by_pyiceberg(catalog: SqlCatalog, server: Sh
     shared(server, table)
     name = str(SCHEMA.find_column_name(source))
     values = [value for value in ROWS[name].to_pylist() if value is not None]
-    for several in (values[3:4], values[5:15:4]):
-        condition = EqualTo(name, _given(several[0])) if len(several) == 1 else In(name, tuple(map(_given, several)))
-        expected = table.scan(row_filter=condition)
-        found = client_of(server).table("s.db.t").scan(where=f"{name} IN ({', '.join(map(_sql, several))})")
-        assert rows(found.to_arrow()) == rows(expected.to_arrow())
-        assert len(found.plan().files) == len(list(expected.plan_files())) < len(list(table.scan().plan_files()))
+    several = values[3:4] if is_one else values[5:15:4]
+    condition = EqualTo(name, _given(several[0])) if is_one else In(name, tuple(map(_given, several)))
+    expected = table.scan(row_filter=condition)
+    found = client_of(server).table("s.db.t").scan(where=f"{name} IN ({', '.join(map(_sql, several))})")
+    assert rows(found.to_arrow()) == rows(expected.to_arrow())
+    assert len(found.plan().files) == len(list(expected.plan_files())) < len(list(table.scan().plan_files()))
 
 
 def _given(value: Any) -> Any:
@@ -121,9 +123,10 @@ def test_decimals_of_more_digits_than_pythons_context_has(
     for value in values:
         table.append(pa.table({"d": pa.array([value], pa.decimal128(38, 2))}))
     shared(server, table)
-    for value in values:
-        for condition in (f"d = {value}BD", f"d <= {value}BD AND d >= {value}BD"):
-            assert client_of(server).table("s.db.t").scan(where=condition).to_arrow()["d"].to_pylist() == [value]
+    table = client_of(server).table("s.db.t")
+    conditions = {f"d = {value}BD": [value] for value in values}
+    conditions |= {f"d <= {value}BD AND d >= {value}BD": [value] for value in values}
+    assert {text: table.scan(where=text).to_arrow()["d"].to_pylist() for text in conditions} == conditions
 
 
 @pytest.mark.parametrize("parts", [(), (BucketTransform(3),)], ids=str)
@@ -137,7 +140,7 @@ def test_a_uuid_is_compared_as_the_text_that_it_is_here(
     for two in (values[:2], values[2:]):
         table.append(pa.table({"u": pa.array([value.bytes for value in two], pa.uuid())}))
     shared(server, table)
-    for value in values:
-        for condition in (f"u = '{value}'", f"u IN ('{value}', 'no UUID')", f"u <= '{value}' AND u >= '{value}'"):
-            found = client_of(server).table("s.db.t").scan(where=condition).to_arrow()
-            assert found["u"].to_pylist() == [str(value)], condition
+    table = client_of(server).table("s.db.t")
+    texts = ("u = '{0}'", "u IN ('{0}', 'no UUID')", "u <= '{0}' AND u >= '{0}'")
+    conditions = {text.format(value): [str(value)] for value in values for text in texts}
+    assert {text: table.scan(where=text).to_arrow()["u"].to_pylist() for text in conditions} == conditions

@@ -128,7 +128,7 @@ def test_bytes_of_manifests(kind: str) -> None:
             entries = list(read_manifest(data, manifest, (1, PATH_ID)))
             DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
-                lambda number, path: Field(f"_{number}", Primitive("long")),
+                lambda ids, path: tuple(Field(f"_{number}", Primitive("long")) for number in ids),
                 lambda spec: [PartitionField(1000, 1, "identity", "part")],
                 "",
             )
@@ -170,7 +170,7 @@ def test_records_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
             entries = list(read_manifest(b"", Manifest("s3://lake/m.avro", 1, spec_id, draw.randrange(2), 5), ()))
             index = DeleteIndex(
                 (entry for entry in entries if entry.content != DATA),
-                lambda number, path: Field(f"_{number}", Primitive("long")),
+                lambda ids, path: tuple(Field(f"_{number}", Primitive("long")) for number in ids),
                 lambda spec: [PartitionField(1000, 1, "identity", "part")],
                 "",
             )

@@ -32,7 +32,7 @@ def lake(tmp_path: Path) -> Iterator[SharedIceberg]:
         writer.commit()
         writer.delete_positions([(first, 1)])
         writer.delete_vector(second, [0])
-        writer.delete_equal(writer.columns[:1], [{1: 3}])
+        writer.delete_equal([(writer.columns[0],)], [{1: 3}])
         writer.commit()
         yield server
         assert not server.failures

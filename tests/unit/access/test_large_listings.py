@@ -33,6 +33,7 @@ from delta_sharing_spark.scan.plan import FileSlice, FileTask, TaskColumns
 from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.spark.batch import SplitPartition
 from support.drawing import cases
+from support.skipping import reason_of
 from unit.sharing.scripted_server import Reply, ScriptedServer
 
 SCHEMA = json.dumps(
@@ -125,7 +126,7 @@ def test_files_are_skipped_as_one_by_one(client: SharingClient, where: str) -> N
     expected = [
         number
         for number in range(COUNT)
-        if skipping.reason(add(number)["partitionValues"], stats(number)) is SkipReason.KEEP
+        if reason_of(skipping, add(number)["partitionValues"], stats(number)) is SkipReason.KEEP
     ]
     planned = client.table("s.d.t").scan(where=where).plan()
     assert [task.id for task in planned.files] == [f"f{number}" for number in expected]
@@ -222,9 +223,8 @@ def test_a_scan_of_a_scan_shares_its_listing_while_the_table_stays() -> None:
             .scan()
         )
         scan.plan()
-        for where, days in (("day = 7", 2), ("day > 40", 18)):
-            narrower = scan.where(where).plan()
-            assert (narrower.report.is_repeated, len(narrower.files)) == (True, days)
+        narrower = [scan.where(where).plan() for where in ("day = 7", "day > 40")]
+        assert [(one.report.is_repeated, len(one.files)) for one in narrower] == [(True, 2), (True, 18)]
         later = scan.select("id").plan()
         assert (later.report.is_repeated, later.report.version, later.report.files) == (False, 8, 100)
 
@@ -261,14 +261,14 @@ def test_a_task_has_all_that_its_line_says(client: SharingClient) -> None:
     planned = client.table("s.d.t").scan().plan()
     tasks = list(planned.files)
     assert len(tasks) == COUNT
-    for number in (*range(150), 255, 256, 257, COUNT - 1):
-        task, action = tasks[number], add(number)
-        assert (task.id, task.location, task.size) == (f"f{number}", action["path"], action["size"])
-        assert task.partition_values == action["partitionValues"]
-        assert task.expires_at == 4e9
-        assert task.rows == (None if stats(number) in (None, "broken") else 10)
-        vector = task.deletion_vector
-        assert (vector and (vector.offset, vector.cardinality)) == ((number, 3) if number % 100 == 1 else None)
+    numbers = (*range(150), 255, 256, 257, COUNT - 1)
+    some = [(tasks[number], tasks[number].deletion_vector, add(number), number) for number in numbers]
+    assert [(task.id, task.location, task.size, task.partition_values, task.expires_at) for task, *_ in some] == [
+        (f"f{n}", action["path"], action["size"], action["partitionValues"], 4e9) for *_, action, n in some
+    ]
+    assert [task.rows for task, *_ in some] == [None if stats(n) in (None, "broken") else 10 for n in numbers]
+    vectors = [vector and (vector.offset, vector.cardinality) for _, vector, *_ in some]
+    assert vectors == [(n, 3) if n % 100 == 1 else None for n in numbers]
     slices = [piece for split in planned.splits for piece in split.slices]
     assert slices == [FileSlice(task) for task in tasks]
     assert planned.splits[-1].slices == tuple(slices[-len(planned.splits[-1].slices) :])
@@ -312,29 +312,28 @@ def test_scans_of_a_scan_share_the_listing_of_the_first_of_them() -> None:
         assert [asked.path.endswith("/query") for asked in server.asked].count(True) == 1
 
 
-def test_a_file_that_is_listed_twice_is_an_error() -> None:
-    for again in (3, COUNT // 2):
-        listing = lines(COUNT // 2)
-        listing[-1:-1] = [listing[again]]
-        with ScriptedServer() as server:
-            headers = {"Delta-Table-Version": "7"}
-            server.on("/metadata", Reply(listing[:2], headers=headers))
-            server.on("/query", Reply(listing, headers=headers))
-            profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"}
-            with pytest.raises(ResponseError, match=f"listed file f{again - 2} of s.d.t twice"):
-                SharingClient(profile).table("s.d.t").scan().plan()
+@pytest.mark.parametrize("again", [3, COUNT // 2])
+def test_a_file_that_is_listed_twice_is_an_error(again: int) -> None:
+    listing = lines(COUNT // 2)
+    listing[-1:-1] = [listing[again]]
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(listing, headers=HEADERS))
+        profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"}
+        with pytest.raises(ResponseError, match=f"listed file f{again - 2} of s.d.t twice"):
+            SharingClient(profile).table("s.d.t").scan().plan()
 
 
-def test_a_listing_is_held_small(client: SharingClient) -> None:
+@pytest.mark.parametrize(("where", "most"), [(None, 250), ("day = 7", 30)])
+def test_a_listing_is_held_small(client: SharingClient, where: str | None, most: int) -> None:
     """Some hundred bytes a file, where an object for each took ten times as much; fewer where the query needs few."""
     client.table("s.d.t").scan().plan()
-    for where, most in ((None, 250), ("day = 7", 30)):
-        tracemalloc.start()
-        planned = client.table("s.d.t").scan(where=where).plan()
-        held = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        assert held / COUNT < most
-        assert planned.report.listed == COUNT
+    tracemalloc.start()
+    planned = client.table("s.d.t").scan(where=where).plan()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held / COUNT < most
+    assert planned.report.listed == COUNT
 
 
 def test_a_split_is_built_when_it_is_asked_for(client: SharingClient, monkeypatch: pytest.MonkeyPatch) -> None:

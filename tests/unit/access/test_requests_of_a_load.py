@@ -143,7 +143,10 @@ class Rounds(ObjectServer):
 
 @pytest.mark.parametrize("hint", ["right", "corrupt", "too new", "missing"])
 @pytest.mark.parametrize("kind", ["classic", "multipart", "v2-json", "v2-parquet"])
-def test_two_rounds_of_requests_describe_a_version(kind: str, hint: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "newest"), [(None, NEWEST), (CHECKPOINT + 3, CHECKPOINT + 3), (3, 3)])
+def test_two_rounds_of_requests_describe_a_version(
+    kind: str, hint: str, version: int | None, newest: int, tmp_path: Path
+) -> None:
     """The listing, then the checkpoint beside the commits, and what says how many files it has; also of an older version."""
     table = _build(tmp_path / "t", kind)
     files = upload(table.path, "bucket/t")
@@ -153,39 +156,40 @@ def test_two_rounds_of_requests_describe_a_version(kind: str, hint: str, tmp_pat
     elif hint != "right":
         files[path] = b"{" if hint == "corrupt" else json.dumps({"version": NEWEST + 3, "size": 1}).encode()
     checkpoint = sorted(name.rpartition("/")[2] for name in files if f"_log/{CHECKPOINT:020d}.checkpoint" in name)
-    for version, newest in ((None, NEWEST), (CHECKPOINT + 3, CHECKPOINT + 3), (3, 3)):
-        base = [] if newest < CHECKPOINT else checkpoint[:1]
-        commits = [f"{commit:020d}.json" for commit in range(CHECKPOINT + 1 if base else 0, newest + 1)]
-        with serving(Rounds(files)) as storage, _sharing(table, storage) as client:
-            told = ["_last_checkpoint"] if base and hint != "missing" else []
-            storage.expect(["list"], [*base, *told, *commits[:8]])
-            base = checkpoint if kind == "multipart" and base else base  # the builder's second part has the metadata
-            scan = client.table("s.d.t").scan(version=version) if version is not None else client.table("s.d.t").scan()
-            assert scan.resolved().version == newest
-            assert not storage.missed
-            assert storage.arrived == Counter(["list", *base, *told, *commits])
+    base = [] if newest < CHECKPOINT else checkpoint[:1]
+    commits = [f"{commit:020d}.json" for commit in range(CHECKPOINT + 1 if base else 0, newest + 1)]
+    with serving(Rounds(files)) as storage, _sharing(table, storage) as client:
+        told = ["_last_checkpoint"] if base and hint != "missing" else []
+        storage.expect(["list"], [*base, *told, *commits[:8]])
+        base = checkpoint if kind == "multipart" and base else base  # the builder's second part has the metadata
+        assert client.table("s.d.t").scan(version=version).resolved().version == newest
+        assert not storage.missed
+        assert storage.arrived == Counter(["list", *base, *told, *commits])
 
 
 @pytest.mark.parametrize(
     ("kind", "listing"), [("classic", True), ("classic", False), ("multipart", True), ("v2-json", True)]
 )
-def test_of_a_large_checkpoint_no_byte_is_fetched_twice(kind: str, listing: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_feed", [False, True], ids=["rows", "feed"])
+def test_of_a_large_checkpoint_no_byte_is_fetched_twice(
+    kind: str, listing: bool, is_feed: bool, tmp_path: Path
+) -> None:
     table = _build(tmp_path / "t", kind, 1_000_000)
     with (
         serving(ObjectServer(upload(table.path, "bucket/t"), listing=listing)) as storage,
         _sharing(table, storage) as client,
     ):
-        rows, feed = client.table("s.d.t").scan(), client.table("s.d.t").changes(starting_version=CHECKPOINT + 2)
-        for scan, files, most in ((rows, NEWEST, 2), (feed, NEWEST - CHECKPOINT - 1, 1)):
-            storage.seen.clear()
-            assert scan.resolved().version == NEWEST
-            assert sum(len(split.slices) for split in scan.plan().splits) == files
-            fetched = _ranges_of_large_files(storage)
-            assert len(fetched) == (1 if kind == "classic" else 2 if scan is rows or kind == "multipart" else 0)
-            for path, ranges in fetched.items():
-                side_by_side = len(storage.files[path]) // LEAST if scan is rows else 0
-                assert most <= len(ranges) <= most + side_by_side, "its footer with the small actions, and its files"
-                assert all(end < start for (_, end), (start, _) in pairwise(ranges))
+        table_read = client.table("s.d.t")
+        scan = table_read.changes(starting_version=CHECKPOINT + 2) if is_feed else table_read.scan()
+        files, most = (NEWEST - CHECKPOINT - 1, 1) if is_feed else (NEWEST, 2)
+        assert scan.resolved().version == NEWEST
+        assert sum(len(split.slices) for split in scan.plan().splits) == files
+        fetched = _ranges_of_large_files(storage)
+        assert len(fetched) == (1 if kind == "classic" else 0 if is_feed and kind != "multipart" else 2)
+        for path, ranges in fetched.items():
+            side_by_side = 0 if is_feed else len(storage.files[path]) // LEAST
+            assert most <= len(ranges) <= most + side_by_side, "its footer with the small actions, and its files"
+            assert all(end < start for (_, end), (start, _) in pairwise(ranges))
 
 
 def _ranges_of_large_files(storage: ObjectServer) -> dict[str, list[tuple[int, int]]]:
@@ -253,8 +257,7 @@ def test_an_iceberg_load_fetches_each_part_once(tmp_path: Path, where: str | Non
     with BucketServer() as server:
         server.bucket("lake", tmp_path)
         keys = server.vended_properties("s3://lake")
-        server.iceberg.add("s.d.t", metadata_file(table, catalog), table.metadata_location, config=keys)
-        server.add_table("s.d.t", tmp_path, format="iceberg")
+        server.add_iceberg_table("s.d.t", metadata_file(table, catalog), table.metadata_location, config=keys)
         scan = SharingClient(server.profile()).table("s.d.t").scan(where=where)
         expected = sum(len(one.slices) for one in scan.plan().splits)
         planned = Counter(request.path for request in server.requests if request.kind in ("data", "log"))

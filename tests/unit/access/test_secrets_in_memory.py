@@ -85,11 +85,10 @@ def test_no_repr_shows_a_secret(server: BucketServer, tmp_path: Path) -> None:
     """After loads with every kind of credential, of all that the process holds."""
     held: list[object] = []
     recipients = Recipients(server, tmp_path)
-    for client in clients(server, recipients):
-        for name in ("url", "s3", "gs", "abfss"):
-            scan = client.table(f"s.d.{name}").scan()
-            assert scan.to_arrow().num_rows == 9
-            held += [client, scan, scan.plan(), *scan.plan().splits, scan.resolved(), scan.opened()]
+    names = [f"s.d.{name}" for name in ("url", "s3", "gs", "abfss")]
+    scans = [client.table(name).scan() for client in clients(server, recipients) for name in names]
+    assert [scan.to_arrow().num_rows for scan in scans] == [9] * len(scans)
+    held += [[scan, scan.plan(), *scan.plan().splits, scan.resolved(), scan.opened()] for scan in scans]
     cluster = ClusterGateway(bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=0)
     settings = GatewaySettings(tokens=("token-of-another-gateway",), key=b"key-of-the-tickets" + bytes(14))
     with recipients.gateway({}) as gateway:
@@ -99,12 +98,9 @@ def test_no_repr_shows_a_secret(server: BucketServer, tmp_path: Path) -> None:
         sought = [*recipients.secrets, str(cluster.key_field), cluster.secret.hex(), *map(repr, settings.tokens or ())]
         sought += ["key-of-the-tickets", repr(bytes(range(32)))[2:-1]]
         assert len(server.issued) >= 12
-        count = 0
-        for one in objects():
-            text, count = shown(one), count + 1
-            for secret in sought:
-                assert secret not in text, f"{type(one).__qualname__} shows {secret[:12]}"
-        assert count > 200
+        texts = [(type(one).__qualname__, shown(one)) for one in objects()]
+        assert [(kind, secret[:12]) for kind, text in texts for secret in sought if secret in text] == []
+        assert len(texts) > 200
     cluster.close()
 
 

@@ -26,8 +26,10 @@ from delta_sharing_spark.schema.types import (
     schema_to_json,
     spark_schema_json,
 )
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.refusals import not_refused
 
 POINT = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
 PLACES = Struct(
@@ -111,20 +113,26 @@ def test_a_column_of_such_a_type_is_refused_and_the_others_are_read(
     table = f"s.d.{mode}_{(feature or name).lower()}"
     server.add_table(table, built.path, access_modes=(mode,))
     shared = SharingClient(server.profile()).table(table)
-    for load in (shared.scan(), shared.scan(columns=["at"]), shared.scan(columns=["id"], where="at IS NULL")):
+
+    def refusal(load: Scan) -> tuple[str, str, tuple[str, ...], str]:
         with pytest.raises(UnreadableColumnError) as refused:
             load.to_arrow()
-        assert (refused.value.column, refused.value.kind) == ("at", name)
-        assert refused.value.readable == ("id", "s.a")
-        assert str(refused.value) == (
-            f"column 'at' of {table} has the type {name!r}, which this reader does not read; name the columns to read, as in "
-            f"columns='id,s.a' (it has id, s.a), or upgrade delta-sharing-spark"
-        )
-    for path, column in (("s", "s.at"), ("s.at", "s.at"), ("l", "l.element")):
-        with pytest.raises(UnreadableColumnError, match=f"column '{column}' of "):
-            shared.select(path).to_arrow()
+        return refused.value.column, refused.value.kind, refused.value.readable, str(refused.value)
+
+    loads = (shared.scan(), shared.scan(columns=["at"]), shared.scan(columns=["id"], where="at IS NULL"))
+    text = (
+        f"column 'at' of {table} has the type {name!r}, which this reader does not read; name the columns to read, as in "
+        f"columns='id,s.a' (it has id, s.a), or upgrade delta-sharing-spark"
+    )
+    assert [refusal(load) for load in loads] == [("at", name, ("id", "s.a"), text)] * 3
+    columns = [refusal(shared.select(path))[3].partition(" of ")[0] for path in ("s", "s.at", "l")]
+    assert columns == ["column 's.at'", "column 's.at'", "column 'l.element'"]
     assert shared.select("id", "s.a").to_arrow().to_pylist() == [{"id": 1, "s": {"a": 2}}, {"id": 3, "s": None}]
     assert shared.scan(columns=["id"], where="s.a = 2").to_arrow()["id"].to_pylist() == [1]
+    # A count needs no column of theirs.
+    assert (shared.count(), shared.scan(where="id = 3").count(), shared.limit(1).count()) == (2, 1, 1)
+    counts = (shared.scan(where="at IS NULL").count, shared.select("at").count, shared.select("id", "at").count)
+    assert not_refused(UnreadableColumnError, "column 'at' of ", *counts) == []
 
 
 def test_a_feature_that_nobody_knows_refuses_the_table(server: SharingServer, tmp_path: Path) -> None:
@@ -159,15 +167,15 @@ def test_places_are_geoarrow(places: Any, mode: str) -> None:
     rows = places.scan(accessMode=mode).to_arrow()
     assert rows["place"].to_pylist() == rows["earth"].to_pylist() == [POINT, None]
     inner = rows.schema.field("s").type.field("p"), rows["s"].type.field("p")
-    expected = [
-        (rows.schema.field("place"), {"crs": "OGC:CRS84", "crs_type": "authority_code"}),
-        (rows.schema.field("earth"), {"crs": "EPSG:4326", "crs_type": "authority_code", "edges": "karney"}),
-        *((field, {}) for field in inner),
+    fields = [rows.schema.field("place"), rows.schema.field("earth"), *inner]
+    assert [field.type for field in fields] == [pa.binary()] * 4
+    assert [field.metadata[b"ARROW:extension:name"] for field in fields] == [b"geoarrow.wkb"] * 4
+    assert [json.loads(field.metadata[b"ARROW:extension:metadata"]) for field in fields] == [
+        {"crs": "OGC:CRS84", "crs_type": "authority_code"},
+        {"crs": "EPSG:4326", "crs_type": "authority_code", "edges": "karney"},
+        {},
+        {},
     ]
-    for field, told in expected:
-        assert field.type == pa.binary()
-        assert field.metadata[b"ARROW:extension:name"] == b"geoarrow.wkb"
-        assert json.loads(field.metadata[b"ARROW:extension:metadata"]) == told
 
 
 def test_places_in_conditions(places: Any) -> None:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
 from delta_sharing_spark.access.directory.table import DirectoryTable, open_directory
-from delta_sharing_spark.errors import CredentialError, RequestRefusedError
+from delta_sharing_spark.errors import RequestRefusedError
 from delta_sharing_spark.network.http import NetworkSettings
-from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.clouds.registry import parse_location
-from delta_sharing_spark.storage.range_reader import StorageSettings
-from delta_sharing_spark.testing.server import SharedTable, SharingServer
+from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from unit.access.object_server import ObjectServer, serving
-from unit.access.shared_tables import negotiated, split_of, upload
+from unit.access.shared_tables import negotiated, rows
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "sharing-token-text"
@@ -42,83 +36,23 @@ def table(tmp_path: Path) -> DeltaTableBuilder:
 
 
 @pytest.fixture
-def objects(table: DeltaTableBuilder) -> Iterator[ObjectServer]:
-    with serving(ObjectServer(upload(table.path, "bucket/t"), accepted=set())) as running:
-        yield running
-
-
-class Vendor:
-    """Vends session credentials that the object server accepts."""
-
-    def __init__(self, objects: ObjectServer) -> None:
-        self.objects, self.asked = objects, []
-        self.change: dict[str, Any] = {}
-
-    def __call__(self, location: str, table: SharedTable) -> dict[str, Any]:
-        self.asked.append(location)
-        key = f"AKIDVENDED{len(self.asked)}"
-        assert self.objects.accepted is not None
-        self.objects.accepted.add(key)
-        aws = {"accessKeyId": key, "secretAccessKey": "vended-secret-key", "sessionToken": "vended-session"}
-        return {"awsTempCredentials": aws, "expirationTime": 4_000_000_000_000, **self.change}
-
-
-@pytest.fixture
 def server() -> Iterator[SharingServer]:
     with SharingServer(token=TOKEN) as running:
         yield running
         assert not running.failures
 
 
-def _open(server: SharingServer, settings: StorageSettings | None = None, **options: str) -> DirectoryTable:
+def _open(server: SharingServer, **options: str) -> DirectoryTable:
     profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
     transport = NetworkSettings(retry_seconds=1)
     head = SharingRest(profile, transport).metadata(NAME)
-    return open_directory(negotiated(head, profile, transport, name=NAME, **options), settings=settings)
-
-
-def _read(directory: DirectoryTable) -> list[int]:
-    snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-    split = split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))
-    return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
+    return open_directory(negotiated(head, profile, transport, name=NAME, **options))
 
 
 def test_local_files(server: SharingServer, table: DeltaTableBuilder) -> None:
     server.add_table(str(NAME), table.path, access_modes=BOTH)
-    assert _read(_open(server)) == list(range(7))
+    assert sorted(row["id"] for row in rows(_open(server))) == list(range(7))
     assert sum(request.kind == "credentials" for request in server.requests) == 1
-
-
-def test_s3_and_its_renewal_by_the_sharing_server(
-    server: SharingServer, table: DeltaTableBuilder, objects: ObjectServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    vendor = Vendor(objects)
-    server.vendors["s3"] = vendor
-    server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t/")
-    with caplog.at_level(logging.DEBUG, logger="delta_sharing_spark"):
-        directory = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
-        snapshot = directory.read_snapshot(lambda snapshot: snapshot)
-        split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.checked(snapshot.tasks())))))
-        assert objects.accepted is not None
-        objects.accepted.clear()
-        rows = [row["id"] for batch in read_split(split) for row in batch.to_pylist()]
-    assert sorted(rows) == list(range(7))
-    assert len(vendor.asked) == 2, "once to open, once for the refusal"
-    for secret in (TOKEN, "vended-secret-key", "vended-session", "AKIDVENDED"):
-        assert secret not in caplog.text
-        assert secret not in repr(split)
-
-
-def test_what_the_server_must_not_say(server: SharingServer, table: DeltaTableBuilder, objects: ObjectServer) -> None:
-    vendor = Vendor(objects)
-    server.vendors["s3"] = vendor
-    server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t")
-    vendor.change = {"gcpOauthToken": {"oauthToken": "ya29.x"}}
-    with pytest.raises(CredentialError, match="exactly one kind"):
-        _open(server)
-    vendor.change = {"location": "s3://bucket/elsewhere"}
-    with pytest.raises(CredentialError, match="does not cover"):
-        _open(server)
 
 
 def test_a_server_that_issues_none(server: SharingServer, table: DeltaTableBuilder) -> None:
@@ -146,19 +80,6 @@ def test_two_recipients_in_one_process_share_no_token(table: DeltaTableBuilder, 
     assert cache.get(one, root) == cache.get(same, root)
     with pytest.raises(Exception, match=r"token|401|Unauth"):
         cache.get(other, root)
-
-
-def test_many_threads_ask_the_server_once(server: SharingServer, table: DeltaTableBuilder) -> None:
-    server.add_table(str(NAME), table.path, access_modes=BOTH)
-    profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
-    root = parse_location(table.path.as_uri())
-    issuer, cache = SharingIssuer(profile, NetworkSettings(), NAME, root), TokenCache()
-    threads = [threading.Thread(target=cache.get, args=(issuer, root)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(request.kind == "credentials" for request in server.requests) == 1
 
 
 _PLAN = """

@@ -77,21 +77,18 @@ def shared(server: SharingServer, case: str, way: str, **options: str) -> Shared
 
 @pytest.mark.parametrize("case", FEEDS)
 def test_feeds(server: SharingServer, share: Callable[[str], DeltaTableBuilder], case: str) -> None:
+    """All of it in every way; parts of it in one each, for test_versions_asked_for.py has the ranges in every way."""
     built = share(case)
-    newest = built.version
-    for place, (start, end) in enumerate([(0, None), (2, 2), (1, newest - 1), (newest - 1, newest + 7)]):
-        expected = built.expected_changes(start, None if end is None else min(end, newest))
-        # All of it in every way; parts of it in one each, for test_versions_asked_for.py has the ranges in every way.
-        for way in ways(built) if end is None else [ways(built)[place % len(ways(built))]]:
-            scan = shared(server, case, way).changes(start, end)
-            feed_rows = scan.to_arrow()
-            assert (texts(feed_rows), struct_of(feed_rows.schema)) == (texts(expected), struct_of(expected.schema)), (
-                way,
-                start,
-            )
-            assert end is not None or scan.count() == expected.num_rows
-    for way in ways(built):
-        assert texts(shared(server, case, way).scan().to_arrow()) == texts(built.expected())
+    newest, names = built.version, ways(built)
+    parts = enumerate([(2, 2), (1, newest - 1), (newest - 1, newest + 7)], 1)
+    asked = [*((way, 0, None) for way in names), *((names[place % len(names)], *part) for place, part in parts)]
+    scans = {bounds: shared(server, case, bounds[0]).changes(*bounds[1:]) for bounds in asked}
+    found = {bounds: scan.to_arrow() for bounds, scan in scans.items()}
+    expected = {(way, a, z): built.expected_changes(a, None if z is None else min(z, newest)) for way, a, z in asked}
+    assert {bounds: (texts(rows), struct_of(rows.schema)) for bounds, rows in found.items()} == {
+        bounds: (texts(rows), struct_of(rows.schema)) for bounds, rows in expected.items()
+    }
+    assert {scans[way, 0, None].count() for way in names} == {built.expected_changes().num_rows}
 
 
 def test_the_cases_cover_every_kind_of_change(share: Callable[[str], DeltaTableBuilder]) -> None:
@@ -141,24 +138,22 @@ def test_columns_and_where(
     expected_rows = [{n: r[n] for n in names} for r in built.expected_changes().to_pylist() if keeps(r)]
     if columns and "s.x" in columns:
         expected_rows = [r | {"s": r["s"] and {"x": r["s"]["x"]}} for r in expected_rows]
-    for way in ways(built):
-        feed_rows = shared(server, case, way).changes(0, columns=columns, where=where).to_arrow()
-        assert feed_rows.column_names == names
-        assert texts(feed_rows) == sorted(map(repr, expected_rows)), way
+    feeds = {way: shared(server, case, way).changes(0, columns=columns, where=where).to_arrow() for way in ways(built)}
+    found = {way: (rows.column_names, texts(rows)) for way, rows in feeds.items()}
+    assert found == dict.fromkeys(feeds, (names, sorted(map(repr, expected_rows))))
 
 
 @pytest.mark.parametrize("case", ["vectors", "change files"])
 @pytest.mark.parametrize("where", [None, "_change_type = 'delete'"])
 def test_limit(server: SharingServer, share: Callable[[str], DeltaTableBuilder], case: str, where: str | None) -> None:
-    built = share(case)
-    for way in ways(built):
+    for way in ways(share(case)):
         changes = shared(server, case, way).changes
         every = changes(0, where=where).to_arrow()
-        for limit in (1, every.num_rows - 1, every.num_rows + 5):
-            scan = changes(0, where=where, limit=limit)
-            feed_rows = scan.to_arrow()
-            assert scan.count() == feed_rows.num_rows == min(limit, every.num_rows)
-            assert set(texts(feed_rows)) <= set(texts(every))
+        scans = [changes(0, where=where, limit=limit) for limit in (1, every.num_rows - 1, every.num_rows + 5)]
+        feeds = [scan.to_arrow() for scan in scans]
+        counts = [1, every.num_rows - 1, every.num_rows]
+        assert (way, [scan.count() for scan in scans], [feed.num_rows for feed in feeds]) == (way, counts, counts)
+        assert {text for feed in feeds for text in texts(feed)} <= set(texts(every))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -186,21 +181,24 @@ def test_commit_times_as_milliseconds(
     ids=str,
 )
 @pytest.mark.parametrize("columns", [None, ["_commit_version", "s.t"]])
+@pytest.mark.parametrize("way", WAYS)
 def test_an_empty_range_has_the_schema(
-    server: SharingServer, share: Callable[[str], DeltaTableBuilder], between: dict[str, Any], columns: list[str] | None
+    server: SharingServer,
+    share: Callable[[str], DeltaTableBuilder],
+    way: str,
+    between: dict[str, Any],
+    columns: list[str] | None,
 ) -> None:
     built = share("change files")
     assert built.version == 4
-    for way in WAYS:
-        scan = shared(server, "change files", way).changes(**between, columns=columns)
-        feed_rows = scan.to_arrow()
-        assert feed_rows.num_rows == 0
-        expected = built.expected_changes().schema
-        if columns is None:
-            assert struct_of(feed_rows.schema) == struct_of(expected)
-        else:
-            assert struct_of(feed_rows.schema) == [("_commit_version", "int64"), ("s", "struct<t: string>")]
-        assert feed_rows.schema == arrow_schema(scan.schema)
+    scan = shared(server, "change files", way).changes(**between, columns=columns)
+    feed_rows = scan.to_arrow()
+    assert feed_rows.num_rows == 0
+    if columns is None:
+        assert struct_of(feed_rows.schema) == struct_of(built.expected_changes().schema)
+    else:
+        assert struct_of(feed_rows.schema) == [("_commit_version", "int64"), ("s", "struct<t: string>")]
+    assert feed_rows.schema == arrow_schema(scan.schema)
 
 
 @pytest.mark.parametrize("end", [{}, {"ending_version": 99}, {"ending_timestamp": moment(9000)}], ids=str)
@@ -252,16 +250,21 @@ def replaced(built: DeltaTableBuilder) -> DeltaTableBuilder:
         (VECTORS, replaced, r"column 'n' is stored as int32, which cannot become date"),
     ],
 )
+@pytest.mark.parametrize("way", ["url-delta", "dir"])
 def test_versions_that_cannot_be_read_as_the_feed_are_refused(
-    server: SharingServer, tmp_path: Path, properties: dict[str, str], change: Callable[[Any], Any], match: str
+    server: SharingServer,
+    tmp_path: Path,
+    way: str,
+    properties: dict[str, str],
+    change: Callable[[Any], Any],
+    match: str,
 ) -> None:
     built = change(table(tmp_path / "t", properties, partition_by=["part"] if change is partitioned_otherwise else []))
     server.add_table("s.d.changed", built.path, access_modes=("url", "dir"))
-    for way in ("url-delta", "dir"):
-        feed = SharingClient(server.profile(), **WAYS[way]).table("s.d.changed")
-        with pytest.raises(SchemaError, match=match):
-            feed.changes(0).to_arrow()
-        assert feed.changes(built.version).to_arrow().num_rows == 0 or change is partitioned_otherwise
+    feed = SharingClient(server.profile(), **WAYS[way]).table("s.d.changed")
+    with pytest.raises(SchemaError, match=match):
+        feed.changes(0).to_arrow()
+    assert feed.changes(built.version).to_arrow().num_rows == 0 or change is partitioned_otherwise
 
 
 def with_protocols(path: Path, *features: str) -> DeltaTableBuilder:
@@ -310,12 +313,14 @@ def test_the_reader_is_the_gate_where_the_server_is_none(
 
 @pytest.mark.parametrize("case", ["renamed", "grown", "vectors"])
 @pytest.mark.parametrize("head", ["repeated", "once", "always the newest"])
+@pytest.mark.parametrize("until", ["the newest", "version 2"])
 def test_pages_and_heads(
     server: SharingServer,
     share: Callable[[str], DeltaTableBuilder],
     monkeypatch: pytest.MonkeyPatch,
     case: str,
     head: str,
+    until: str,
 ) -> None:
     """Answers in pages of one file or line of history, and a server that does not tell history at all."""
     built = share(case)
@@ -327,16 +332,14 @@ def test_pages_and_heads(
         return {"metaData": told | {"deltaMetadata": newest}} if told.get("version") == 1 else None
 
     newest = built.metadata_action()["metaData"]
-    with monkeypatch.context() as patched:
-        patched.setattr(server.settings, "page_size", 1)
-        patched.setattr(server.settings, "repeat_head", head == "repeated")
-        for end in (built.version, 2):
-            scan = shared(server, case, "url-delta").changes(1, end)
-            schema = scan.schema
-            patched.setattr(server.settings, "rewrite", rewrite if head == "always the newest" else None)
-            assert texts(scan.to_arrow()) == texts(built.expected_changes(1, end))
-            assert list(schema.names) == built.expected_changes(1, end).column_names
-            patched.setattr(server.settings, "rewrite", None)
+    end = 2 if until == "version 2" else built.version
+    monkeypatch.setattr(server.settings, "page_size", 1)
+    monkeypatch.setattr(server.settings, "repeat_head", head == "repeated")
+    scan = shared(server, case, "url-delta").changes(1, end)
+    schema = scan.schema
+    monkeypatch.setattr(server.settings, "rewrite", rewrite if head == "always the newest" else None)
+    assert texts(scan.to_arrow()) == texts(built.expected_changes(1, end))
+    assert list(schema.names) == built.expected_changes(1, end).column_names
 
 
 STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {

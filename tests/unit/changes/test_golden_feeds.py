@@ -12,11 +12,11 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.deltalog.replay import load_head
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
+from support.rust_kernel import kernel_changes
 from unit.changes.feed_tables import WAYS
 
 GOLDEN = Path(__file__).parents[3].parent / "shared" / "golden" / "cdf"
 pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden tables at {GOLDEN}")
-kernel = pytest.importorskip("delta_kernel_rust_sharing_wrapper")
 
 TABLES = {path.parent.name: path.parent for path in sorted(GOLDEN.glob("*/_delta_log"))}
 
@@ -29,13 +29,6 @@ def client() -> Iterator[SharingClient]:
         yield SharingClient(running.profile())
 
 
-def by_kernel(path: Path, start: int, end: int) -> pa.Table:
-    location = path.absolute().as_uri() + "/"
-    interface = kernel.PythonInterface(location)
-    scan = kernel.TableChangesScanBuilder(kernel.Table(location), interface, start, end).build()
-    return scan.execute(interface).read_all()
-
-
 def texts(rows: pa.Table) -> list[str]:
     # Times are those of unpacking, equal for several versions: Delta Lake and we let them grow, the kernel does not.
     columns = sorted(set(rows.column_names) - {"_commit_timestamp"})
@@ -46,13 +39,9 @@ def texts(rows: pa.Table) -> list[str]:
 def test_golden_feeds(client: SharingClient, name: str) -> None:
     newest = load_head(LocalLogStore(TABLES[name]), gate=False).version
     ranges = [(0, newest), *((version, version) for version in range(newest + 1))]
-    rows = 0
-    for start, end in ranges:
-        expected = texts(by_kernel(TABLES[name], start, end))
-        rows += len(expected)
-        ways = ["url-delta", "dir"] if "dv" in name else WAYS
-        for way in ways:
-            assert texts(client.table(f"golden.cdf.{name}").changes(start, end, **WAYS[way]).to_arrow()) == expected, (
-                way
-            )
-    assert rows
+    expected = {bounds: texts(kernel_changes(TABLES[name], *bounds)) for bounds in ranges}
+    assert any(expected.values())
+    ways = ["url-delta", "dir"] if "dv" in name else [*WAYS]
+    changes = client.table(f"golden.cdf.{name}").changes
+    found = {way: {bounds: texts(changes(*bounds, **WAYS[way]).to_arrow()) for bounds in ranges} for way in ways}
+    assert found == dict.fromkeys(ways, expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -51,6 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DeltaTableBuild
         "t": table(root / "t", FEED).delete(ids(3)).append(rows(10, 3)),
         "mapped": table(root / "mapped", NAME).rename_column("n", "m").append([{"id": 50, "m": 1}]),
         "grown": table(root / "grown", FEED).add_column(text("more")).append([{"id": 50, "more": "x"}]),
+        "empty": created(root / "empty", FEED),
         "never": table(root / "never", {}),
         "switched_on": table(root / "on", {}).set_properties(**feed).append(rows(20, 2)),
         "switched_off": table(root / "off", FEED).set_properties(**{"delta.enableChangeDataFeed": "false"}),
@@ -121,9 +121,10 @@ def test_ranges(
     monkeypatch.setattr(server.settings, "end_after_newest", not strict)
     expected = built["t"].expected_changes()
     expected_texts = texts(expected.filter(pc.is_in(expected["_commit_version"], value_set=pc.cast(versions, "int64"))))
-    for way in ["url-delta"] if strict else WAYS:
-        feed_rows = scan(server, "t", way, feed(**between)).to_arrow()
-        assert (texts(feed_rows), struct_of(feed_rows.schema)) == (expected_texts, struct_of(expected.schema)), way
+    ways = ["url-delta"] if strict else [*WAYS]
+    feeds = {way: scan(server, "t", way, feed(**between)).to_arrow() for way in ways}
+    found = {way: (texts(rows), struct_of(rows.schema)) for way, rows in feeds.items()}
+    assert found == dict.fromkeys(ways, (expected_texts, struct_of(expected.schema)))
 
 
 def versions_asked_for(random: Random) -> dict[str, Any]:
@@ -187,8 +188,9 @@ def test_a_server_that_does_not_know_moments_gives_no_later_changes(
 
 
 @pytest.mark.parametrize("ignored", ["startingVersion", "endingVersion"])
+@pytest.mark.parametrize("way", ["url-parquet", "url-delta"])
 def test_changes_outside_the_range_are_left_out(
-    server: SharingServer, monkeypatch: pytest.MonkeyPatch, ignored: str
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch, way: str, ignored: str
 ) -> None:
     """Of a server that ignores an end of the range."""
     own = TableQueries._changes
@@ -198,9 +200,8 @@ def test_changes_outside_the_range_are_left_out(
         return own(self, request)
 
     monkeypatch.setattr(TableQueries, "_changes", changes)
-    for way in ("url-parquet", "url-delta"):
-        read = scan(server, "t", way, feed(startingVersion=2, endingVersion=2)).to_arrow()
-        assert set(read["_commit_version"].to_pylist()) == {2}, way
+    read = scan(server, "t", way, feed(startingVersion=2, endingVersion=2)).to_arrow()
+    assert set(read["_commit_version"].to_pylist()) == {2}
 
 
 def test_the_old_name_of_the_option(server: SharingServer) -> None:
@@ -349,13 +350,19 @@ def test_versions_that_are_not_there(
     ],
 )
 @pytest.mark.parametrize("old", [False, True], ids=["", "old server"])
+@pytest.mark.parametrize("way", ["url-parquet", "url-delta"])
 def test_versions_that_are_not_shared(
-    server: SharingServer, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any], words: str, old: bool
+    server: SharingServer,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    options: dict[str, Any],
+    words: str,
+    old: bool,
+    way: str,
 ) -> None:
     monkeypatch.setattr(server.settings, "metadata_at_version", not old)
-    for way in ("url-parquet", "url-delta"):
-        with pytest.raises(VersionError, match=words):
-            scan(server, name, way, options).to_arrow()
+    with pytest.raises(VersionError, match=words):
+        scan(server, name, way, options).to_arrow()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -420,40 +427,39 @@ def test_time_travel(
     """Also from a server whose metadata is always the newest."""
     monkeypatch.setattr(server.settings, "metadata_at_version", not old)
     one = built["mapped" if name == "only_dir" else name]
+    asked = [
+        (v, options) for v in range(one.version + 1) for options in ({"versionAsOf": v}, {"timestampAsOf": moment(v)})
+    ]
+    asked += [(version, {"timestampAsOf": moment(version + 0.999)}) for version in range(one.version)]
+    expected = [(options, texts(one.expected(v)), struct_of(one.expected(v).schema)) for v, options in asked]
     for way in ["dir"] if name == "only_dir" else ways(one):
-        for version in range(one.version + 1):
-            expected = one.expected(version)
-            asked = ({"versionAsOf": version}, {"timestampAsOf": moment(version)})
-            for options in asked if version == one.version else (*asked, {"timestampAsOf": moment(version + 0.999)}):
-                feed_rows = scan(server, name, way, options).to_arrow()
-                assert (texts(feed_rows), struct_of(feed_rows.schema)) == (
-                    texts(expected),
-                    struct_of(expected.schema),
-                ), options
+        tables = [scan(server, name, way, options).to_arrow() for _, options in asked]
+        found = [
+            (options, texts(rows), struct_of(rows.schema)) for (_, options), rows in zip(asked, tables, strict=True)
+        ]
+        assert found == expected, way
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["", "old server"])
 @pytest.mark.parametrize("end", [{"endingVersion": 1}, {"endingTimestamp": moment(1.5)}])
+@pytest.mark.parametrize("way", ["url-delta", "dir"])
 def test_a_mapped_feed_has_the_names_of_its_end(
-    server: SharingServer, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], old: bool
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch, way: str, end: dict[str, Any], old: bool
 ) -> None:
     """As Delta Lake, which reads other tables' feeds in their newest schema."""
     monkeypatch.setattr(server.settings, "metadata_at_version", not old)
-    for way in ("url-delta", "dir"):
-        mapped = scan(server, "mapped", way, feed(startingVersion=0, **end))
-        assert "n" in mapped.schema.names
-        assert "m" not in mapped.schema.names
-        assert mapped.to_arrow()["n"].null_count == 2
-        assert "more" in scan(server, "grown", way, feed(startingVersion=0, **end)).schema.names
+    mapped = scan(server, "mapped", way, feed(startingVersion=0, **end))
+    assert "n" in mapped.schema.names
+    assert "m" not in mapped.schema.names
+    assert mapped.to_arrow()["n"].null_count == 2
+    assert "more" in scan(server, "grown", way, feed(startingVersion=0, **end)).schema.names
 
 
-def test_a_table_without_commits_after_the_first(server: SharingServer, tmp_path: Path) -> None:
-    empty = created(tmp_path / "empty", FEED)
-    server.add_table("s.d.empty", empty.path, access_modes=BOTH)
-    for way in WAYS:
-        assert scan(server, "empty", way, feed(startingVersion=0)).to_arrow().num_rows == 0
-        assert scan(server, "empty", way, feed(startingVersion=1)).to_arrow().num_rows == 0
-        assert scan(server, "empty", way, {"versionAsOf": 0}).count() == 0
+@pytest.mark.parametrize("way", WAYS)
+def test_a_table_without_commits_after_the_first(server: SharingServer, way: str) -> None:
+    assert scan(server, "empty", way, feed(startingVersion=0)).to_arrow().num_rows == 0
+    assert scan(server, "empty", way, feed(startingVersion=1)).to_arrow().num_rows == 0
+    assert scan(server, "empty", way, {"versionAsOf": 0}).count() == 0
 
 
 @pytest.mark.parametrize(
@@ -469,9 +475,9 @@ def test_a_table_without_commits_after_the_first(server: SharingServer, tmp_path
 def test_versions_are_those_that_can_be_listed(server: SharingServer, way: str, name: str, listed: list[int]) -> None:
     """Fewer than are asked for: from the first one that the server shares, or whose commit is there."""
     table = SharingClient(server.profile(), **WAYS[way]).table(f"s.d.{name}")
-    for most in (20, 3, 2, 1):
-        versions = table.versions(most)
-        assert [version.version for version in versions] == listed[-most:]
-        assert all(version.committed is None or version.committed >= moment(0) for version in versions)
+    listings = {most: table.versions(most) for most in (20, 3, 2, 1)}
+    numbers = {most: [version.version for version in versions] for most, versions in listings.items()}
+    assert numbers == {most: listed[-most:] for most in listings}
+    assert all(v.committed is None or v.committed >= moment(0) for versions in listings.values() for v in versions)
     with pytest.raises(VersionError, match="share the table's history"):
         SharingClient(server.profile(), accessMode="url").table("s.d.no_history").versions()

@@ -40,6 +40,7 @@ from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.refusals import not_refused
 
 OFFLINE = {"shareCredentialsVersion": 1, "endpoint": "https://sharing.invalid/x", "bearerToken": "t"}
 
@@ -84,8 +85,7 @@ def test_odd_names_are_listed_and_read(built: DeltaTableBuilder, caplog: pytest.
         listed = client.list_all_tables()
         assert sorted(str(client.table(table)) for table in listed) == sorted(names)
         assert "'..' is left out" in caplog.text
-        for name in names:
-            assert client.table(name).scan(limit=3).to_arrow().num_rows == 3
+        assert [client.table(name).scan(limit=3).to_arrow().num_rows for name in names] == [3] * len(names)
         assert [t.name for t in client.list_tables("plain.`a/b`")] == ["c.d"]
 
 
@@ -164,9 +164,9 @@ def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuil
     assert table.version(starting_timestamp="2020-01-01T00:00:00Z") == 0
     assert table.version(datetime(2020, 1, 1, tzinfo=timezone.utc)) == 0
     committed = table.versions()[2].committed
-    for after, version in ((0, 2), (1, 3), (-1, 2)):  # a moment within the millisecond of a version lies after it
-        assert committed is not None
-        assert table.version(committed + timedelta(microseconds=after)) == version
+    assert committed is not None
+    moments = [committed + timedelta(microseconds=after) for after in (0, 1, -1)]
+    assert [table.version(moment) for moment in moments] == [2, 3, 2], "within a version's millisecond is after it"
     assert table.scan(version=1).count() == 60
     assert table.scan(version=2).to_arrow().num_rows == 100
     feed = table.changes(2, 3)
@@ -199,14 +199,12 @@ def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: Sh
     late = table(Where="n >= 95 -- the newest")
     scans = [late.scan(where="n < 97"), late.where("n < 97"), Scan(late, {"WHERE": "n < 97 OR n < 96"})]
     scans += [late.scan(where="n <= 97").filter("n < 97"), late.changes(2, where="n < 97")]
-    for scan in scans:
-        assert sorted(scan.to_arrow()["n"].to_pylist()) == [95, 96]
-        assert scan.count() == 2
+    assert [(sorted(scan.to_arrow()["n"].to_pylist()), scan.count()) for scan in scans] == [([95, 96], 2)] * 5
     assert late.lazy().filter(pl.col("n") < 97).collect().height == 2
     assert functions.load_as_arrow(url, where="n < 97", limit=9).num_rows == 9
     few = table(LIMIT="5", columns="day")
-    for narrow in (few.limit(9), few.scan(limit=9), few.scan(limit=7).limit(9), table(limit="9").scan(limit=5)):
-        assert narrow.count() == narrow.to_arrow().num_rows == 5
+    narrow = (few.limit(9), few.scan(limit=9), few.scan(limit=7).limit(9), table(limit="9").scan(limit=5))
+    assert [(scan.count(), scan.to_arrow().num_rows) for scan in narrow] == [(5, 5)] * 4
     assert (len(few.head(3)), len(few.head(7))) == (3, 5)
     assert sorted(few.scan(["n"], where="n >= 97").to_arrow()["n"].to_pylist()) == [97, 98, 99]
     assert few.where("day = 'a'").to_arrow()["day"].to_pylist() == ["a"] * 5
@@ -218,11 +216,14 @@ def test_a_scan_is_narrowed_beside_what_its_client_asks_of_every_load(server: Sh
         few.scan(limit="many")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("condition", ["n < 3) OR (n > 5", "n < 3 /*", "(n < 3", "n < 3)", "n < '3"])
-def test_what_is_no_condition_by_itself_is_none_beside_another(table: SharedTable, condition: str) -> None:
-    for first, second in ((condition, "n <> '0'"), ("n <> '0'", condition)):
-        with pytest.raises(PredicateError, match="close"):
-            table.where(first).filter(second).count()
+def test_what_is_no_condition_by_itself_is_none_beside_another(
+    table: SharedTable, condition: str, is_first: bool
+) -> None:
+    first, second = (condition, "n <> '0'") if is_first else ("n <> '0'", condition)
+    with pytest.raises(PredicateError, match="close"):
+        table.where(first).filter(second).count()
 
 
 NAMED: dict[str, Callable[[SharingClient, Any], object]] = {
@@ -246,21 +247,22 @@ def test_what_is_no_name_is_refused_with_what_to_write(server: SharingServer, ca
         NAMED[call](SharingClient(server.profile()), name)
 
 
-def test_an_item_of_another_listing_is_no_name(server: SharingServer) -> None:
+@pytest.mark.parametrize(
+    ("call", "item"),
+    [*((call, "schema") for call in ("list_schemas", "table", "volume", "functions")),
+     ("volume", "table"), ("list_tables", "share"), ("list_schemas", "table")],
+)  # fmt: skip
+def test_an_item_of_another_listing_is_no_name(server: SharingServer, call: str, item: str) -> None:
     client = SharingClient(server.profile())
-    (share,), (schema,), (table,) = client.list_shares(), client.list_schemas("sh"), client.list_tables("sh.sc")
-    for call in ("list_schemas", "table", "volume", "functions"):
-        with pytest.raises(AddressError, match="is no text; write"):
-            NAMED[call](client, schema)
-    for use in (lambda: client.volume(table), lambda: client.list_tables(share), lambda: client.list_schemas(table)):  # type: ignore[arg-type]
-        with pytest.raises(AddressError, match="is no text; write"):
-            use()
+    listed = {"share": client.list_shares(), "schema": client.list_schemas("sh"), "table": client.list_tables("sh.sc")}
+    with pytest.raises(AddressError, match="is no text; write"):
+        NAMED[call](client, listed[item][0])
 
 
 @pytest.mark.parametrize("spark", [None, 5, "local[2]", object()], ids=repr)
 def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
     client: Any = table.client
-    uses: list[Callable[[], object]] = [
+    uses = (
         lambda: table.to_spark(spark),
         lambda: client.sql(spark, "SELECT 1"),
         lambda: client.query(spark, lambda load: load("sh.sc.t")),
@@ -269,10 +271,8 @@ def test_what_is_no_session_is_refused(table: SharedTable, spark: Any) -> None:
         lambda: table.scan().explain(spark or 5),
         lambda: client.explain_sql("SELECT 1", spark or 5),
         lambda: delta_sharing_spark.register(spark),
-    ]
-    for use in uses:
-        with pytest.raises(ConfigError, match="is no Spark session; pass the session as spark"):
-            use()
+    )
+    assert not_refused(ConfigError, "is no Spark session; pass the session as spark", *uses) == []
 
 
 @pytest.mark.parametrize(
@@ -325,12 +325,15 @@ def test_what_is_no_url_is_not_shown() -> None:
     assert "pasted" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "use", [SharedTable.to_record_batch_reader, lambda table, workers: table.scan().to_record_batch_reader(workers),
+            SharedTable.versions], ids=["table", "scan", "versions"]
+)  # fmt: skip
 @pytest.mark.parametrize("number", [-1, 0, "3", 2.5, True])
-def test_numbers_that_are_none_are_refused(table: SharedTable, number: Any) -> None:
+def test_numbers_that_are_none_are_refused(table: SharedTable, use: Callable[..., object], number: Any) -> None:
     """No rows came of workers=-1."""
-    for use in (table.to_record_batch_reader, table.scan().to_record_batch_reader, table.versions):
-        with pytest.raises(OptionError, match=rf"(workers|most)={number} is not a whole number of at least 1"):
-            use(number)
+    with pytest.raises(OptionError, match=rf"(workers|most)={number} is not a whole number of at least 1"):
+        use(table, number)
 
 
 def test_browsing(server: SharingServer) -> None:
@@ -343,9 +346,12 @@ def test_browsing(server: SharingServer) -> None:
     assert (entry.access_modes, entry.comment) == (("url", "dir"), "<b>&")
     assert client.table(entry).scan().count() == 90
     assert "&lt;b&gt;&amp;" in client.list_tables(schema)._repr_html_()  # type: ignore[attr-defined]
-    for wrong in ("sh", "sh.", ".sc", ""):
-        with pytest.raises(AddressError, match=r"<share>\.<schema>"):
-            client.list_tables(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["sh", "sh.", ".sc", ""])
+def test_a_schema_is_named_with_its_share(server: SharingServer, wrong: str) -> None:
+    with pytest.raises(AddressError, match=r"<share>\.<schema>"):
+        SharingClient(server.profile()).list_tables(wrong)
 
 
 def test_objects_show_themselves(server: SharingServer, table: SharedTable) -> None:
@@ -379,9 +385,9 @@ def test_secrets_are_not_shown(server: SharingServer) -> None:
     with pytest.raises(OptionError) as unknown:
         table.scan(unknown="hush-hush")
     assert "hush" not in str(unknown.value)
-    for shown in map(repr, (client, client.profile, table, scan)):
-        assert "hush" not in shown
-        assert server.token not in shown
+    shown = repr((client, client.profile, table, scan))
+    assert "hush" not in shown
+    assert server.token not in shown
     assert "'limit': '3'" in repr(scan)
 
 
@@ -390,13 +396,12 @@ def test_the_profile_as_spark_is_given_it(
 ) -> None:
     path = tmp_path / "p#1.share"
     server.write_profile(path)
-    for source in (path, str(path)):
-        client = SharingClient(source, accessMode="url")
-        name = client.table("sh.sc.t").name
-        assert client.options_for(name) == {"accessMode": "url", "path": f"{path}#sh.sc.t"}
-    for inline in (server.profile(), json.dumps(server.profile()), client.profile):
-        options = SharingClient(inline).options_for(name)
-        assert (options["path"], options["bearerToken"]) == ("sh.sc.t", server.token)
+    clients = [SharingClient(source, accessMode="url") for source in (path, str(path))]
+    name = clients[0].table("sh.sc.t").name
+    assert [client.options_for(name) for client in clients] == [{"accessMode": "url", "path": f"{path}#sh.sc.t"}] * 2
+    inline = (server.profile(), json.dumps(server.profile()), clients[0].profile)
+    read = [SharingClient(profile).options_for(name) for profile in inline]
+    assert [(options["path"], options["bearerToken"]) for options in read] == [("sh.sc.t", server.token)] * 3
     basic = {"type": "basic", "endpoint": server.endpoint, "username": "u", "password": "p"}
     options = SharingClient({"shareCredentialsVersion": 2, **basic}).options_for(name)
     assert options == {"shareCredentialsVersion": "2", **basic, "path": "sh.sc.t"}
@@ -475,6 +480,11 @@ def test_exports() -> None:
             "from delta_sharing_spark import SharingClient",
             ("pyspark", "pandas", "sqlglot", "fsspec", "pyarrow.dataset"),
         ),
+        ("import delta_sharing_spark.predicates.sql", ("sqlglot", "pyarrow.compute", "pandas")),
+        (  # what is not imported lends no identity
+            "import delta_sharing_spark.access.directory.table, delta_sharing_spark.storage.clouds",
+            ("fsspec", "s3fs", "adlfs", "gcsfs", "aiohttp", "botocore", "google"),
+        ),
     ],
 )
 def test_imports_are_lazy(statement: str, absent: tuple[str, ...]) -> None:
@@ -519,9 +529,10 @@ def test_moments_without_a_zone_are_in_utc_where_no_session_is(
     for module in ("access.load", "table"):
         monkeypatch.setattr(f"delta_sharing_spark.{module}.active_zone", lambda: None)
     values._note_utc.cache_clear()
-    for moment in ("2020-01-01", "2020-01-01 00:00", date(2020, 1, 1)):
-        assert table.version(moment) == table.version("2020-01-01T00:00:00Z")
-        assert table.scan(timestamp=moment)._parsed().timestamp_as_of == datetime(2020, 1, 1, tzinfo=timezone.utc)
+    moments = ("2020-01-01", "2020-01-01 00:00", date(2020, 1, 1))
+    assert [table.version(moment) for moment in moments] == [table.version("2020-01-01T00:00:00Z")] * 3
+    read = [table.scan(timestamp=moment)._parsed().timestamp_as_of for moment in moments]
+    assert read == [datetime(2020, 1, 1, tzinfo=timezone.utc)] * 3
     assert [record.levelname for record in caplog.records if "read in UTC" in record.getMessage()] == ["WARNING"]
 
 
@@ -546,18 +557,21 @@ def test_errors_of_methods_name_what_the_user_wrote(
     assert refused.value.option
 
 
-def test_errors_of_statements_and_commands_name_what_the_user_wrote(
-    table: SharedTable, server: SharingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("travel", ["TIMESTAMP AS OF 'gestern'", "VERSION AS OF 'x'"])
+def test_errors_of_statements_name_what_the_user_wrote(table: SharedTable, travel: str) -> None:
     sql = pytest.importorskip("delta_sharing_spark.spark.sql")
-    for travel in ("TIMESTAMP AS OF 'gestern'", "VERSION AS OF 'x'"):
-        text = f"SELECT * FROM sh.sc.t {travel}"
-        (mention,) = sql.table_references(text, sql.tokens_of(text))
-        with pytest.raises(OptionError) as refused:
-            sql._find(table.client, mention)
-        assert travel[: travel.index(" '")] in str(refused.value)
-        assert "AsOf" not in str(refused.value)
-    address = f"{server.write_profile(tmp_path / 'p.share')}#sh.sc.t"
-    for words in (["head", address, "--timestamp", "gestern"], ["changes", address, "--starting-timestamp", "gestern"]):
-        assert main(words) != 0
-        assert f"{words[2]}: The provided timestamp (gestern)" in capsys.readouterr().err
+    text = f"SELECT * FROM sh.sc.t {travel}"
+    (mention,) = sql.table_references(text, sql.tokens_of(text))
+    with pytest.raises(OptionError) as refused:
+        sql._find(table.client, mention)
+    assert travel[: travel.index(" '")] in str(refused.value)
+    assert "AsOf" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", ["head --timestamp", "changes --starting-timestamp"])
+def test_errors_of_commands_name_what_the_user_wrote(
+    words: str, server: SharingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, option = words.split()
+    assert main([command, f"{server.write_profile(tmp_path / 'p.share')}#sh.sc.t", option, "gestern"]) != 0
+    assert f"{option}: The provided timestamp (gestern)" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,18 +80,24 @@ def test_without_tqdm_nothing_is_shown_and_nothing_fails(monkeypatch: pytest.Mon
 TABLE = Table("t", "sh", "s", "share id", "id", "a comment", "s3://b/t", (), ("url", "dir"))
 
 
-def test_ids_and_locations_are_shown_on_demand() -> None:
-    listing = Listing([TABLE])
-    for shown, expected in (
-        (listing, ["name", "share", "schema", "comment", "access_modes"]),
-        (listing.brief, ["name", "comment"]),
-        (listing.verbose, ["name", "share", "schema", "share_id", "id", "comment", "location", "access_modes"]),
-    ):
-        assert repr(shown).splitlines()[0].split() == expected
-        html = shown._repr_html_()
-        assert [name for name in expected if f">{name}</th>" not in html] == []
-        assert html.count("<th ") == len(expected)
-        assert list(shown) == [TABLE]
+@pytest.mark.parametrize(
+    ("face", "expected"),
+    [
+        (lambda listing: listing, ["name", "share", "schema", "comment", "access_modes"]),
+        (lambda listing: listing.brief, ["name", "comment"]),
+        (lambda listing: listing.verbose, ["name", "share", "schema", "share_id", "id", "comment", "location", "access_modes"]),
+    ],
+    ids=["whole", "brief", "verbose"],
+)  # fmt: skip
+def test_ids_and_locations_are_shown_on_demand(
+    face: Callable[[Listing[Any]], Listing[Any]], expected: list[str]
+) -> None:
+    listing = face(Listing([TABLE]))
+    assert repr(listing).splitlines()[0].split() == expected
+    html = listing._repr_html_()
+    assert [name for name in expected if f">{name}</th>" not in html] == []
+    assert html.count("<th ") == len(expected)
+    assert list(listing) == [TABLE]
 
 
 def test_numbers_stand_right_text_left_and_long_text_has_room() -> None:

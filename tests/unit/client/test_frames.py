@@ -7,6 +7,7 @@ import io
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -86,18 +87,23 @@ def test_scans_are_refined(trips: SharedTable) -> None:
     assert scan.select("trip").limit(7).limit(9).to_arrow().shape == (7, 1)
     assert trips.scan().select("fare", "trip").to_arrow().column_names == ["fare", "trip"]
     assert trips.scan().select(["fare", "trip"]).to_arrow().column_names == ["fare", "trip"]
-    for mistake in (
-        lambda: scan.select(1),
-        lambda: scan.select(["trip", None]),
-        lambda: scan.filter(None),
-        lambda: scan.limit(5).limit("x"),
-    ):
-        with pytest.raises(OptionError):
-            mistake()
-    with pytest.raises(OptionError, match="call filter\\(\\) first"):
-        scan.limit(3).filter("trip = 1")
-    with pytest.raises(OptionError, match="has no column 'fare', it was left out before: trip, city"):
-        scan.select("fare")
+
+
+@pytest.mark.parametrize(
+    ("refine", "match"),
+    [
+        (lambda scan: scan.select(1), None),
+        (lambda scan: scan.select(["trip", None]), None),
+        (lambda scan: scan.filter(None), None),
+        (lambda scan: scan.limit(5).limit("x"), None),
+        (lambda scan: scan.limit(3).filter("trip = 1"), "call filter\\(\\) first"),
+        (lambda scan: scan.select("fare"), "has no column 'fare', it was left out before: trip, city"),
+    ],
+    ids=["number", "none among names", "no condition", "no number", "filter after limit", "column left out"],
+)
+def test_refinements_that_are_refused(trips: SharedTable, refine: Callable[[Any], object], match: str | None) -> None:
+    with pytest.raises(OptionError, match=match):
+        refine(trips.scan(["trip", "city"]))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +146,11 @@ def test_objects_are_shared_and_stay_the_same(distinct: int, null: bool) -> None
     )
 
 
+@pytest.mark.parametrize("count", [6000, 900, 0])
 @pytest.mark.parametrize("objects", [False, True])
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_strings_are_arrows_whether_objects_or_not(
-    monkeypatch: pytest.MonkeyPatch, objects: bool, kind: pa.DataType
+    monkeypatch: pytest.MonkeyPatch, objects: bool, kind: pa.DataType, count: int
 ) -> None:
     """Repeated, then seldom, with NULLs, empty ones and none at all; before pandas 3 all are objects."""
 
@@ -162,14 +169,14 @@ def test_strings_are_arrows_whether_objects_or_not(
     texts = [f"é{n % 50}" * (n % 3) if n < 3500 else f"t{n}" for n in numbers]
     mask = (numbers % 7 == 0) | ((numbers > 2000) & (numbers < 3100))
     table = pa.table({"s": pa.array(texts, kind, mask=mask), "n": numbers, "u": pa.array(map(str, numbers), kind)})
-    for rows in (table, table[:900], table[:0]):
-        frame = to_pandas(rows.to_reader(300), len(rows))
-        pandas.testing.assert_frame_equal(frame, rows.to_pandas())
-        if objects:
-            assert {str(frame[name].dtype) for name in "su"} == {"object"}
-            assert frame["s"][mask[: len(rows)]].isna().all()
-        if objects and len(rows) == 900:
-            assert len({id(value) for value in frame["s"] if value}) == 100, "equal strings are one object"
+    rows = table[:count]
+    frame = to_pandas(rows.to_reader(300), count)
+    pandas.testing.assert_frame_equal(frame, rows.to_pandas())
+    if objects:
+        assert {str(frame[name].dtype) for name in "su"} == {"object"}
+        assert frame["s"][mask[:count]].isna().all()
+    if objects and count == 900:
+        assert len({id(value) for value in frame["s"] if value}) == 100, "equal strings are one object"
 
 
 def test_options_of_pyarrow_hold_for_every_batch() -> None:
@@ -247,24 +254,28 @@ def test_a_process_without_memory_does_not_blame_a_column(step: str, monkeypatch
 
 def test_a_struct_without_fields_is_written_as_text_alone() -> None:
     rows = pa.table({"n": [1, 2], "s": pa.array([{}, None], pa.struct([]))})
-    for format, text in (("csv", b'"n","s"\n1,"{}"\n2,\n'), ("json", b'{"n": 1, "s": {}}\n{"n": 2, "s": null}\n')):
-        out = io.BytesIO()
-        assert write_batches(rows.to_reader(), out, format) == 2
-        assert out.getvalue() == text
+    written = {"csv": io.BytesIO(), "json": io.BytesIO()}
+    assert [write_batches(rows.to_reader(), out, format) for format, out in written.items()] == [2, 2]
+    assert {format: out.getvalue() for format, out in written.items()} == {
+        "csv": b'"n","s"\n1,"{}"\n2,\n',
+        "json": b'{"n": 1, "s": {}}\n{"n": 2, "s": null}\n',
+    }
     with pytest.raises(ConversionError, match=r"table s\.d\.t: .*'s'.*--columns"):
         write_batches(rows.to_reader(), io.BytesIO(), "parquet", "s.d.t")
 
 
-def test_a_parquet_file_has_row_groups_of_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "groups"), [(7, [301, 301, 301, 97]), (500, [500, 500]), (150, [300, 300, 300, 100])])
+def test_a_parquet_file_has_row_groups_of_many_batches(
+    monkeypatch: pytest.MonkeyPatch, size: int, groups: list[int]
+) -> None:
     """A batch of each of 5,000 small files was a row group: 5,000 of them, in a hundred times the bytes and the time."""
     rows = pa.table({"n": range(1000), "s": ["x"] * 1000})
     monkeypatch.setattr(export, "_GROUP_ROWS", 300)
-    for size, groups in ((7, [301, 301, 301, 97]), (500, [500, 500]), (150, [300, 300, 300, 100])):
-        out = io.BytesIO()
-        assert write_batches(rows.to_reader(size), out, "parquet") == 1000
-        file = pq.ParquetFile(out)
-        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == groups
-        assert file.read().equals(rows)
+    out = io.BytesIO()
+    assert write_batches(rows.to_reader(size), out, "parquet") == 1000
+    file = pq.ParquetFile(out)
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == groups
+    assert file.read().equals(rows)
 
 
 def test_nullable_integers_stay_exact(server: SharingServer) -> None:
@@ -291,6 +302,12 @@ def test_wrong_arguments_of_to_pandas_are_named(trips: SharedTable, wrong: dict[
         trips.to_pandas(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("hints", ["city = 'Lisbon'", {"op": "equal"}], ids=["SQL", "object"])
+def test_hints_that_are_not_json(server: SharingServer, tmp_path: Path, hints: Any) -> None:
+    with pytest.raises(OptionError, match="is not JSON"):
+        load_as_pandas(f"{server.write_profile(tmp_path / 'p.share')}#demo.city.trips", jsonPredicateHints=hints)
+
+
 def test_keywords_of_the_reference_client(server: SharingServer, tmp_path: object) -> None:
     profile = server.write_profile(f"{tmp_path}/p.share")
     url = f"{profile}#demo.city.trips"
@@ -308,9 +325,6 @@ def test_keywords_of_the_reference_client(server: SharingServer, tmp_path: objec
     )
     assert 7 in set(some["trip"])
     assert 1 < len(some) < len(whole), "files are skipped, rows are not filtered"
-    for hints in ("city = 'Lisbon'", {"op": "equal"}):
-        with pytest.raises(OptionError, match="is not JSON"):
-            load_as_pandas(url, jsonPredicateHints=hints)  # type: ignore[arg-type]
     server.reset_metrics()
     assert len(load_as_pandas(url, limit=3, use_delta_format=False)) == 3
     assert "responseformat=parquet" in str(server.requests[0].headers).lower()

@@ -92,16 +92,19 @@ def test_a_table_as_the_reference_client_has_it(profile: str) -> None:
     assert len(table.changes(starting_version=2, use_delta_format=True).to_pandas(convert_in_batches=True)) == 1
 
 
-def test_hints_are_sent_and_filter_no_row(server: SharingServer, profile: str) -> None:
-    calls: list[Callable[[], pa.Table]] = [
-        lambda: delta_sharing_spark.load_as_arrow(f"{profile}#s.d.t", None, None, None, HINTS, None),
-        lambda: SharingClient(profile).table("s.d.t").snapshot(jsonPredicateHints=HINTS).to_arrow(),
-    ]
-    for call in calls:
-        server.reset_metrics()
-        assert sorted(call()["n"].to_pylist()) == [1, 2], "the file of 1 holds 2 as well"
-        (asked,) = [request for request in server.requests if request.kind == "query"]
-        assert json.loads(json.loads(asked.body)["jsonPredicateHints"]) == json.loads(HINTS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda profile: delta_sharing_spark.load_as_arrow(f"{profile}#s.d.t", None, None, None, HINTS, None),
+        lambda profile: SharingClient(profile).table("s.d.t").snapshot(jsonPredicateHints=HINTS).to_arrow(),
+    ],
+    ids=["function", "snapshot"],
+)
+def test_hints_are_sent_and_filter_no_row(server: SharingServer, profile: str, call: Callable[[str], pa.Table]) -> None:
+    server.reset_metrics()
+    assert sorted(call(profile)["n"].to_pylist()) == [1, 2], "the file of 1 holds 2 as well"
+    (asked,) = [request for request in server.requests if request.kind == "query"]
+    assert json.loads(json.loads(asked.body)["jsonPredicateHints"]) == json.loads(HINTS)
 
 
 def test_a_profile_beside_a_url(server: SharingServer, profile: str) -> None:
@@ -113,8 +116,8 @@ def test_a_profile_beside_a_url(server: SharingServer, profile: str) -> None:
         scope=None,
         token_endpoint=None,
     )
-    for given in (Profile.read_from_file(profile), theirs):
-        assert functions._table("s.d.t", None, given).count() == 3
+    profiles = (Profile.read_from_file(profile), theirs)
+    assert [functions._table("s.d.t", None, either).count() for either in profiles] == [3, 3]
     with pytest.raises(ConfigError, match=r"a profile is given twice.*write 's.d.t' beside the latter"):
         delta_sharing_spark.load_as_spark(f"{profile}#s.d.t", delta_sharing_profile=theirs)  # type: ignore[arg-type]
 

@@ -76,31 +76,35 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+FILES_OF_KINDS = [(kind, name) for kind in KINDS for name in checkpoint_files(built(kind))]
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "an earlier one"])
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_file_of_a_checkpoint_hides_no_row(kind: str, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    for name in checkpoint_files(built(kind)):
-        for earlier in (False, True):
-            store = built(kind, earlier=earlier)
-            store.files[name] = DAMAGES[damage](store.files[name])
-            replay._WARNED.clear()
-            caplog.clear()
-            kept = CachedLogStore(store)
-            assert load_head(kept).version == NEWEST
-            assert files_of(kept) == files_of(store) == files_of(kept, NEWEST) == LIVE
-            assert files_of(kept, DAMAGED) == LIVE[:-1]
-            assert files_of(kept, 3) == ["a", "b", "c", "d"]
-            warned = [record.getMessage() for record in caplog.records]
-            assert len(warned) == 1, warned
-            assert f"checkpoint of version {DAMAGED} of" in warned[0]
-            assert name.rpartition("/")[2] in warned[0]
-            assert "version 6 is replayed from" in warned[0]
-            assert ("0002.checkpoint.parquet" in warned[0]) == earlier
+@pytest.mark.parametrize(("kind", "name"), FILES_OF_KINDS)
+def test_a_damaged_file_of_a_checkpoint_hides_no_row(
+    kind: str, name: str, damage: str, earlier: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = built(kind, earlier=earlier)
+    store.files[name] = DAMAGES[damage](store.files[name])
+    kept = CachedLogStore(store)
+    assert load_head(kept).version == NEWEST
+    assert files_of(kept) == files_of(store) == files_of(kept, NEWEST) == LIVE
+    assert files_of(kept, DAMAGED) == LIVE[:-1]
+    assert files_of(kept, 3) == ["a", "b", "c", "d"]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"checkpoint of version {DAMAGED} of" in warning
+    assert name.rpartition("/")[2] in warning
+    assert "version 6 is replayed from" in warning
+    assert ("0002.checkpoint.parquet" in warning) == earlier
 
 
+@pytest.mark.parametrize("known_version", [None, NEWEST])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["classic", "multipart", "v2json-inline"])
-def test_a_log_that_cannot_be_listed_is_replayed_without_it_too(kind: str, damage: str) -> None:
+def test_a_log_that_cannot_be_listed_is_replayed_without_it_too(
+    kind: str, damage: str, known_version: int | None
+) -> None:
     """``_last_checkpoint`` names the damaged one."""
     store = built(kind, earlier=True)
     files = checkpoint_files(store)
@@ -108,25 +112,23 @@ def test_a_log_that_cannot_be_listed_is_replayed_without_it_too(kind: str, damag
     store.files[LAST_CHECKPOINT] = hint(**named)
     store.files[files[-1]] = DAMAGES[damage](store.files[files[-1]])
     store.listing = False
-    for known in (None, NEWEST):
-        store.known_version = known
-        assert files_of(CachedLogStore(store)) == files_of(store) == LIVE
+    store.known_version = known_version
+    assert files_of(CachedLogStore(store)) == files_of(store) == LIVE
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_the_commits_it_is_refused_by_its_name(kind: str) -> None:
-    for name in checkpoint_files(built(kind)):
-        store = built(kind)
-        for version in range(DAMAGED):
-            del store.files[in_log(commit_name(version))]
-        assert files_of(store) == LIVE
-        store.files[name] = store.files[name][: len(store.files[name]) // 2]
-        for read in (files_of, files_of):
-            with pytest.raises(
-                LogError, match=r"checkpoint of version 4 of s.d.t cannot be read.*ask the provider"
-            ) as raised:
-                read(store)
-            assert raised.value.file in {name, checkpoint_files(store)[0]}
+@pytest.mark.parametrize(("kind", "name"), FILES_OF_KINDS)
+def test_without_the_commits_it_is_refused_by_its_name(kind: str, name: str) -> None:
+    store = built(kind)
+    for version in range(DAMAGED):
+        del store.files[in_log(commit_name(version))]
+    assert files_of(store) == LIVE
+    store.files[name] = store.files[name][: len(store.files[name]) // 2]
+    cannot = r"checkpoint of version 4 of s.d.t cannot be read.*ask the provider"
+    with pytest.raises(LogError, match=cannot) as first:
+        files_of(store)
+    with pytest.raises(LogError, match=cannot) as again:
+        files_of(store)
+    assert {first.value.file, again.value.file} <= {name, checkpoint_files(store)[0]}
 
 
 def test_a_checkpoint_whose_commit_is_gone_is_never_passed_over_for_an_older_version() -> None:
@@ -215,38 +217,39 @@ HEADS = {
 
 
 @pytest.mark.parametrize("version", [DAMAGED, NEWEST])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", [*HEADS, "the same"])
 def test_a_checkpoint_with_another_head_is_done_without(
     head: str, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [add("a"), add("c"), add("d"), add("e")]
     more = {"protocol": HEAD[0]["protocol"], "metadata": HEAD[1]["metaData"]}
-    for actions in (HEADS[head], HEAD):
-        caplog.clear()
-        store = built("classic", rows=[*actions, *rows])
-        store.files[in_log(checksum_name(version))] = checksum(5 if version == NEWEST else 4, **more)
-        loaded = load_head(store)
-        assert (loaded.metadata.partition_columns, loaded.protocol.reader_features) == (
-            ("p",),
-            ("deletionVectors", "v2Checkpoint"),
-        )
-        assert files_of(store) == LIVE
-        assert len(caplog.records) == (actions is not HEAD)
+    store = built("classic", rows=[*HEADS.get(head, HEAD), add("a"), add("c"), add("d"), add("e")])
+    store.files[in_log(checksum_name(version))] = checksum(5 if version == NEWEST else 4, **more)
+    loaded = load_head(store)
+    assert loaded.metadata.partition_columns == ("p",)
+    assert loaded.protocol.reader_features == ("deletionVectors", "v2Checkpoint")
+    assert files_of(store) == LIVE
+    assert len(caplog.records) == (head in HEADS)
 
 
-def test_what_says_nothing_of_the_checkpoint_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
-    """A hint of another version, numbers that are none, more actions than the hint says: removed files may be among them."""
-    store = built("classic")
-    for told in (
+@pytest.mark.parametrize("checksum_text", [b"", b"[]", b"{}", b'{"numFiles":"5"}', b'{"protocol":7}'])
+@pytest.mark.parametrize(
+    "last_checkpoint",
+    [
         {"version": 3, "numOfAddFiles": 99, "size": 99},
         {"version": DAMAGED, "numOfAddFiles": "99", "size": -1},
         {"version": DAMAGED, "size": 1},
         {"version": DAMAGED, "numOfAddFiles": 4, "size": 99},
-    ):
-        store.files[LAST_CHECKPOINT] = json.dumps(told).encode()
-        for data in (b"", b"[]", b"{}", b'{"numFiles":"5"}', b'{"protocol":7}'):
-            store.files[in_log(checksum_name(DAMAGED))] = data
-            assert files_of(store) == LIVE
+    ],
+    ids=str,
+)
+def test_what_says_nothing_of_the_checkpoint_is_not_compared(
+    last_checkpoint: dict[str, Any], checksum_text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hint of another version, numbers that are none, more actions than the hint says: removed files may be among them."""
+    store = built("classic")
+    store.files[LAST_CHECKPOINT] = json.dumps(last_checkpoint).encode()
+    store.files[in_log(checksum_name(DAMAGED))] = checksum_text
+    assert files_of(store) == LIVE
     assert not caplog.records
 
 

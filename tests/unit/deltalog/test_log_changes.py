@@ -97,9 +97,10 @@ def test_ranges():
 def test_change_data_must_be_recorded_over_the_whole_range():
     store = log([metadata(), protocol(), add("a")], [metadata(**CDF), add("b")], [add("c")], [metadata(), add("d")])
     assert [c.version for c in load_changes(store, 1, 2)] == [1, 2]
-    for start, end, version in ((0, None, 0), (1, 3, 3)):
-        with pytest.raises(VersionError, match=f"version {version} of s.c.t"):
-            list(load_changes(store, start, end, table="s.c.t"))
+    with pytest.raises(VersionError, match=r"version 0 of s\.c\.t"):
+        list(load_changes(store, 0, table="s.c.t"))
+    with pytest.raises(VersionError, match=r"version 3 of s\.c\.t"):
+        list(load_changes(store, 1, 3, table="s.c.t"))
     assert [c.version for c in load_commits(store, 0)] == [0, 1, 2, 3]
 
 
@@ -126,11 +127,9 @@ def test_a_range_goes_on_where_another_ended_without_the_log_before(read):
     for version in range(3):
         del store.files[in_log(commit_name(version))]
     assert list(read(store, 3, before=before)) == whole
-    for other in (
-        None,
-        list(read(store, 4, before=before))[-1].head,
-    ):  # of no version before: those of version 4 are the same
-        assert [commit.tasks for commit in read(store, 3, before=other)] == [commit.tasks for commit in whole]
+    others = (None, list(read(store, 4, before=before))[-1].head)  # of no version before: those of 4 are the same
+    tasks = [[commit.tasks for commit in read(store, 3, before=other)] for other in others]
+    assert tasks == [[commit.tasks for commit in whole]] * 2
 
 
 @pytest.mark.parametrize(
@@ -176,9 +175,10 @@ def test_versions_by_modification_time(listing):
     assert history.times_of(store).at_or_before(999, may_be_late=True) == 2
     with pytest.raises(VersionError, match="before the earliest"):
         history.times_of(store).at_or_before(99)
-    for look in (history.times_of(store).at_or_before, history.times_of(store).at_or_after):
-        with pytest.raises(VersionError, match="after the newest"):
-            look(301)
+    with pytest.raises(VersionError, match="after the newest"):
+        history.times_of(store).at_or_before(301)
+    with pytest.raises(VersionError, match="after the newest"):
+        history.times_of(store).at_or_after(301)
     assert load_snapshot(store, version=1).timestamp_ms == 200
     assert load_snapshot(store, version=2).timestamp_ms == 300
 

@@ -4,14 +4,10 @@ import json
 from pathlib import Path
 from urllib.parse import unquote
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
-from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 from unit.deltalog.logbuilder import load_snapshot
 
@@ -105,48 +101,3 @@ def test_invalid_golden_tables_are_refused_with_the_reason(name):
     error, match = INVALID[name]
     with pytest.raises(error, match=match):
         load_snapshot(LocalLogStore((GOLDEN / name / "delta").resolve()), table="s.c.t")
-
-
-def changed_rows(table):
-    """(version, change type, value) of a feed, by the tasks' own words."""
-    store = LocalLogStore(table)
-    for commit in load_commits(store, 0, feed=True):
-        for task in commit.tasks:
-            data = pq.read_table(task.location.removeprefix("file://"), partitioning=None)
-            mask = np.ones(len(data), bool)
-            if task.deletion_vector is not None:
-                excluded = None if task.excluded is None else positions(store, task.excluded)
-                mask = select_mask(
-                    0, len(data), positions(store, task.deletion_vector), invert=task.invert_deletion_vector,
-                    excluded=excluded,
-                )  # fmt: skip
-            kinds = data["_change_type"].to_pylist() if task.change_type is None else [task.change_type] * len(data)
-            rows = zip(
-                kinds,
-                data.drop_columns(["_change_type"] if task.change_type is None else []).to_pylist(),
-                mask,
-                strict=False,
-            )
-            yield from ((commit.version, kind, json.dumps(row)) for kind, row, kept in rows if kept)
-
-
-def positions(store, vector):
-    if vector.storage == "i":
-        return decode_inline(vector)
-    return decode(store.read(vector.path)[vector.frame.start :], vector)
-
-
-@pytest.mark.parametrize("name", ["cdf-table-with-dv", "cdf-table-simple", "cdf-table-partitioned"])
-def test_golden_change_feeds_are_the_kernels(name):
-    kernel = pytest.importorskip("delta_kernel_rust_sharing_wrapper")
-    table = (GOLDEN / "cdf" / name).resolve()
-    interface = kernel.PythonInterface(f"file://{table}/")
-    scan = kernel.TableChangesScanBuilder(kernel.Table(f"file://{table}/"), interface, 0).build()
-    theirs = pa.table(scan.execute(interface).read_all()).to_pylist()
-    names = {"_commit_version", "_change_type", "_commit_timestamp", "part"}
-    expected_rows = [
-        (r["_commit_version"], r["_change_type"], json.dumps({k: v for k, v in r.items() if k not in names}))
-        for r in theirs
-    ]
-    assert sorted(changed_rows(table)) == sorted(expected_rows)
-    assert expected_rows

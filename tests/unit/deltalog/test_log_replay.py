@@ -218,33 +218,41 @@ def test_a_log_that_cannot_be_listed_is_found_by_names_or_not_at_all(case):
             load_snapshot(store, version=asked_version)
 
 
-def test_what_is_asked_for_in_vain_is_bounded_by_the_commits_to_read():
+@pytest.fixture(scope="module")
+def long_log():
     store = log(*[[add(f"f{i}")] for i in range(3000)], listing=False, refuses=True)
     write_checkpoint(store, 2900, [protocol(), metadata(), *[add(f"f{i}") for i in range(2901)]], "classic")
-    for known, bound in ((2999, 270), (2950, 270), (None, 370)):
-        store.known_version = known
-        store.reads.clear()
-        snapshot = load_snapshot(CachedLogStore(store))
-        assert (snapshot.version, sum(1 for _ in snapshot.tasks())) == (2999, 3000)
-        assert len(store.reads) <= bound
+    return store
 
 
-def test_a_checkpoint_whose_name_cannot_be_guessed_is_an_error_that_says_so():
+@pytest.mark.parametrize(("known", "bound"), [(2999, 270), (2950, 270), (None, 370)])
+def test_what_is_asked_for_in_vain_is_bounded_by_the_commits_to_read(long_log, known, bound):
+    long_log.known_version = known
+    long_log.reads.clear()
+    snapshot = load_snapshot(CachedLogStore(long_log))
+    assert (snapshot.version, sum(1 for _ in snapshot.tasks())) == (2999, 3000)
+    assert len(long_log.reads) <= bound
+
+
+@pytest.mark.parametrize(
+    ("hint", "version", "kind", "message"),
+    [
+        (None, None, LogError, "begin with version 30.*missing or corrupt.*list _delta_log"),
+        (20, None, LogError, "begin with version 30.*names version 20, which is not there.*list _delta_log"),
+        (38, 35, LogError, "names version 38, which is later"),
+        (38, 12, VersionError, "neither its commit nor a checkpoint"),
+    ],
+)
+def test_a_checkpoint_whose_name_cannot_be_guessed_is_an_error_that_says_so(hint, version, kind, message):
     store = log(*[[add(f"f{i}")] for i in range(40)], listing=False, refuses=True, known_version=39)
     write_checkpoint(store, 30, [protocol(), metadata(), add("a")], "v2json")
-    for version in range(30):
-        del store.files[in_log(commit_name(version))]
-    for hint, message in ((None, "missing or corrupt"), (20, "names version 20, which is not there")):
-        if hint is not None:
-            store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": hint}).encode()
-        with pytest.raises(LogError, match=f"begin with version 30.*{message}.*list _delta_log") as raised:
-            load_snapshot(store)
-        assert raised.value.file == in_log(commit_name(29))
-    store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": 38}).encode()
-    with pytest.raises(LogError, match="names version 38, which is later"):
-        load_snapshot(store, version=35)
-    with pytest.raises(VersionError, match="neither its commit nor a checkpoint"):
-        load_snapshot(store, version=12)
+    for earlier in range(30):
+        del store.files[in_log(commit_name(earlier))]
+    if hint is not None:
+        store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": hint}).encode()
+    with pytest.raises(kind, match=message) as raised:
+        load_snapshot(store, version=version)
+    assert version is not None or raised.value.file == in_log(commit_name(29))
 
 
 @pytest.mark.parametrize("missing", [1, 15, 16, 17, 31, 32, 33])
@@ -335,16 +343,22 @@ def test_a_line_longer_than_a_block_and_a_commit_in_pieces(monkeypatch):
     assert next(t for t in tasks if t.id == "a").stats == stats
 
 
-def test_what_a_commit_says_of_the_table_may_stand_behind_its_files(monkeypatch):
+FIFTY = [add(f"f{i}", p=f"p{i}") for i in range(50)]
+
+
+@pytest.mark.parametrize(
+    "commits",
+    [
+        [[*FIFTY, protocol(), metadata()]],
+        [[protocol(), metadata(()), add("old", partitionValues={})], [*FIFTY, remove("old"), metadata()]],
+    ],
+    ids=["the first commit", "a later one"],
+)
+def test_what_a_commit_says_of_the_table_may_stand_behind_its_files(monkeypatch, commits):
     """The order of a commit's lines means nothing, and a long commit is parsed in pieces."""
     monkeypatch.setattr(replay, "PARSED_BYTES", 1000)
-    files = [add(f"f{i}", p=f"p{i}") for i in range(50)]
-    for store in (
-        log([*files, protocol(), metadata()]),
-        log([protocol(), metadata(()), add("old", partitionValues={})], [*files, remove("old"), metadata()]),
-    ):
-        values = {task.id: task.partition_values for task in load_snapshot(store).tasks()}
-        assert values == {f"f{i}": {"p": f"p{i}"} for i in range(50)}
+    values = {task.id: task.partition_values for task in load_snapshot(log(*commits)).tasks()}
+    assert values == {f"f{i}": {"p": f"p{i}"} for i in range(50)}
 
 
 def test_gate_and_errors_by_name():
@@ -385,12 +399,11 @@ def test_partition_values_by_physical_name_with_reader_version_2():
     adds = [add(f"f{i}", partitionValues=v) for i, v in enumerate(values)]
     head = [protocol(2), metadata(("p", "q"), schema, delta__columnMapping__mode="name")]
     expected = [{"col-p": "1", "col-q": "2"}, {"col-p": "3", "col-q": "4"}, {"col-p": "", "col-q": None}]
-    for store in (log([*head, *adds]), log([*head])):
-        if not any(b"f0" in data for data in store.files.values()):
-            write_checkpoint(store, 0, [*head, *adds], "classic")
-        snapshot = load_snapshot(store)
-        assert snapshot.mapping == "name"
-        assert [t.partition_values for t in snapshot.tasks()] == expected
+    by_checkpoint = log([*head])
+    write_checkpoint(by_checkpoint, 0, [*head, *adds], "classic")
+    snapshots = [load_snapshot(store) for store in (log([*head, *adds]), by_checkpoint)]
+    assert [snapshot.mapping for snapshot in snapshots] == ["name", "name"]
+    assert [[t.partition_values for t in snapshot.tasks()] for snapshot in snapshots] == [expected, expected]
     plain = load_snapshot(log([protocol(1), metadata(("p",), schema, delta__columnMapping__mode="name")]))
     assert plain.mapping == "none"
 
@@ -477,6 +490,6 @@ def test_the_local_store(tmp_path):
     (tmp_path / "_delta_log").mkdir()
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    for root in (tmp_path, str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}/"):
-        snapshot = load_snapshot(LocalLogStore(root))
-        assert [t.location for t in snapshot.tasks()] == [f"file://{tmp_path}/a", f"file://{tmp_path}/b"]
+    roots = (tmp_path, str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}/")
+    read = [[task.location for task in load_snapshot(LocalLogStore(root)).tasks()] for root in roots]
+    assert read == [[f"file://{tmp_path}/a", f"file://{tmp_path}/b"]] * 4

@@ -121,17 +121,17 @@ def _exception(number: int) -> Exception:
     return messages.internal(OSError("secret")) if error is None else messages.to_status(error)
 
 
-def test_a_status_is_the_one_that_pyarrows_server_sends() -> None:
+@pytest.mark.parametrize("number", range(len(_ERRORS)))
+def test_a_status_is_the_one_that_pyarrows_server_sends(number: int) -> None:
     grpc = pytest.importorskip("grpc")
     with _Raising("grpc+tcp://127.0.0.1:0") as server, grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         ask = channel.unary_unary("/arrow.flight.protocol.FlightService/GetFlightInfo")
-        for number in range(len(_ERRORS)):
-            with pytest.raises(grpc.RpcError) as refused:
-                ask(flight.FlightDescriptor.for_command(str(number)).serialize())
-            status = messages.wire_status(_exception(number))
-            assert refused.value.code() == getattr(grpc.StatusCode, status.code)
-            assert refused.value.details() == status.details
-            assert dict(refused.value.trailing_metadata()) == dict(status.trailers)
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(flight.FlightDescriptor.for_command(str(number)).serialize())
+    status = messages.wire_status(_exception(number))
+    assert refused.value.code() == getattr(grpc.StatusCode, status.code)
+    assert refused.value.details() == status.details
+    assert dict(refused.value.trailing_metadata()) == dict(status.trailers)
 
 
 def test_a_listed_info_is_its_descriptor() -> None:

@@ -12,6 +12,8 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.testing.server import SharingServer
 from support import HANGS
+from support.refusals import not_refused
 from unit.flight.calling import TOKEN, Caller
 from unit.flight.polling import SERVICE, Poller
 from unit.flight.test_connections import has_ended, wait_for
@@ -101,10 +104,10 @@ def test_polled_rows_come_from_pyarrows_port(
         )
         endpoint = flight.FlightEndpoint.deserialize(flight.Result.deserialize(renewed).body.to_pybytes())
         assert caller.read(endpoint.ticket).equals(caller.read(polled.info.endpoints[0].ticket))
-    for place in (*polled.info.endpoints, endpoint):
-        assert [location.uri.decode() for location in place.locations] == [polled_gateway.uri]
-    for name in ("schema", "descriptor", "total_records", "total_bytes", "ordered"):
-        assert getattr(polled.info, name) == getattr(info, name), name
+    places = [location.uri.decode() for e in (*polled.info.endpoints, endpoint) for location in e.locations]
+    assert places == [polled_gateway.uri] * (len(polled.info.endpoints) + 1)
+    fields = attrgetter("schema", "descriptor", "total_records", "total_bytes", "ordered")
+    assert fields(polled.info) == fields(info)
 
 
 def test_both_servers_give_the_same_answers(polled_gateway: FlightGateway, poller: Poller) -> None:
@@ -114,13 +117,14 @@ def test_both_servers_give_the_same_answers(polled_gateway: FlightGateway, polle
         flight.connect(polled_gateway.poll_uri) as connection,
     ):
         other = Poller(channel)
-        for criteria in (b"", b"\x0a\x03sh.", b"\x0a\x03*.t"):
-            assert sorted(poller.stream("ListFlights", criteria)) == sorted(other.stream("ListFlights", criteria))
+        criteria = (b"", b"\x0a\x03sh.", b"\x0a\x03*.t")
+        ours, theirs = ([sorted(one.stream("ListFlights", text)) for text in criteria] for one in (poller, other))
+        assert ours == theirs
         assert poller.stream("ListActions", b"") == other.stream("ListActions", b"")
         assert poller.unary("GetSchema", described()) == other.unary("GetSchema", described())
-        for name in ("TableVersion", "DescribeTable"):
-            action = flight.Action(name, json.dumps(TABLE).encode()).serialize()
-            assert poller.stream("DoAction", action) == other.stream("DoAction", action)
+        actions = [flight.Action(name, json.dumps(TABLE).encode()) for name in ("TableVersion", "DescribeTable")]
+        ours, theirs = ([one.stream("DoAction", action.serialize()) for action in actions] for one in (poller, other))
+        assert ours == theirs
         header = connection.authenticate_basic_token("anyone", TOKEN)
         assert header == (b"authorization", f"Bearer {TOKEN}".encode())
         caller = Caller(connection, TOKEN)
@@ -160,12 +164,12 @@ def test_refusals_are_pyarrows(polled_gateway: FlightGateway, poller: Poller, de
     assert _refusal(lambda: poller.whole(descriptor)) == expected
 
 
+@pytest.mark.parametrize("method", ["GetFlightInfo", "PollFlightInfo", "GetSchema"])
 @pytest.mark.parametrize("request_bytes", [b"", b"\xff\xff", b"\x0a\x7f"])
-def test_what_is_no_descriptor_is_an_invalid_argument(poller: Poller, request_bytes: bytes) -> None:
-    for method in ("GetFlightInfo", "PollFlightInfo", "GetSchema"):
-        code, details, _ = _refusal(lambda method=method: poller.unary(method, request_bytes))
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "FlightDescriptor" in details
+def test_what_is_no_descriptor_is_an_invalid_argument(poller: Poller, request_bytes: bytes, method: str) -> None:
+    code, details, _ = _refusal(lambda: poller.unary(method, request_bytes))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "FlightDescriptor" in details
 
 
 def test_no_request_is_a_defect(poller: Poller) -> None:
@@ -192,15 +196,13 @@ def test_who_may_call_is_the_same(polled_gateway: FlightGateway) -> None:
         grpc.insecure_channel(host(polled_gateway.poll_uri)) as ours,
         grpc.insecure_channel(host(polled_gateway.uri)) as theirs,
     ):
-        for token in (None, "wrong"):
-            refusals = [
-                _refusal(
-                    lambda channel=channel, token=token: Poller(channel, token).unary("GetFlightInfo", described())
-                )
-                for channel in (ours, theirs)
-            ]
-            assert refusals[0] == refusals[1]
-            assert refusals[0][0] is grpc.StatusCode.UNAUTHENTICATED
+
+        def refusals(channel: Any) -> list[Any]:
+            strangers = [Poller(channel, token) for token in (None, "wrong")]
+            return [_refusal(partial(one.unary, "GetFlightInfo", described())) for one in strangers]
+
+        assert refusals(ours) == refusals(theirs)
+        assert [code for code, _, _ in refusals(ours)] == [grpc.StatusCode.UNAUTHENTICATED] * 2
         encoded = base64.b64encode(f"x:{TOKEN}".encode()).decode()
         answers = []
         for channel in (ours, theirs):
@@ -416,9 +418,8 @@ def test_a_gateway_ends_its_polls_with_itself(server: SharingServer) -> None:
     before = set(threading.enumerate())
     with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,), poll_port=0)) as gateway:
         ports = gateway.port, int(str(gateway.poll_uri).rpartition(":")[2])
-    for port in ports:
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", port), timeout=30).close()
+    calls = [partial(socket.create_connection, ("127.0.0.1", port), timeout=30) for port in ports]
+    assert not_refused(OSError, "refused", *calls) == []
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("delta-sharing-flight"):
             thread.join(HANGS)

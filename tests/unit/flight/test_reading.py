@@ -186,10 +186,13 @@ def test_a_gateway_that_is_gone_is_one_error(client: SharingClient) -> None:
         SharingClient.over(uri, TOKEN).table("sh.sc.t").scan().to_arrow()
 
 
-def test_who_is_not_known_is_told_so(gateway: FlightGateway) -> None:
-    for token, why in ((None, "none was sent"), ("wrong", "does not know the token")):
-        with pytest.raises(UnauthenticatedError, match=f"{why}.*gatewayTokenFile.*DELTA_SHARING_FLIGHT_TOKEN"):
-            SharingClient.over(gateway.uri, token).table("sh.sc.t").scan().to_arrow()
+@pytest.mark.parametrize(("token", "why"), [(None, "none was sent"), ("wrong", "does not know the token")])
+def test_who_is_not_known_is_told_so(gateway: FlightGateway, token: str | None, why: str) -> None:
+    with pytest.raises(UnauthenticatedError, match=f"{why}.*gatewayTokenFile.*DELTA_SHARING_FLIGHT_TOKEN"):
+        SharingClient.over(gateway.uri, token).table("sh.sc.t").scan().to_arrow()
+
+
+def test_a_token_beyond_ascii_is_refused(gateway: FlightGateway) -> None:
     with pytest.raises(ProfileError, match="beyond ASCII"):
         SharingClient.over(gateway.uri, "g\u00fcltig").table("sh.sc.t").scan().to_arrow()
 
@@ -200,8 +203,7 @@ def test_splits_of_a_gateway_hold_nothing_of_the_share(behind: SharingClient, se
     for split in behind.table("sh.sc.t").scan().plan().splits:
         assert TOKEN not in repr(split)
         pickled = pickle.dumps(split)
-        for secret in (server.token, server.endpoint, "parquet?"):
-            assert secret.encode() not in pickled
+        assert [one for one in (server.token, server.endpoint, "parquet?") if one.encode() in pickled] == []
 
 
 @pytest.mark.parametrize(
@@ -374,28 +376,29 @@ def test_a_gateway_hands_its_callers_token_to_none_that_is_less_safe(
             connection.flight({})
 
 
+@pytest.mark.parametrize("profile", ["", "/nowhere/none.share"])
 def test_a_gateway_among_the_options_needs_no_profile(
-    gateway: FlightGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gateway: FlightGateway, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     """Nor is one of the environment taken for the tables behind it."""
-    for profile in ("", str(tmp_path / "none.share")):
-        monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
-        client = SharingClient(Gateway=gateway.uri, gatewayToken=TOKEN)  # type: ignore[call-arg]  # names are free of case
-        assert client.table("sh.sc.t").scan(limit=3).to_arrow().num_rows == 3
-        loaded = client.options_for(client.table("sh.sc.t").name)
-        assert loaded == {"Gateway": gateway.uri, "gatewayToken": TOKEN, "path": "sh.sc.t"}
+    monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
+    client = SharingClient(Gateway=gateway.uri, gatewayToken=TOKEN)  # type: ignore[call-arg]  # names are free of case
+    assert client.table("sh.sc.t").scan(limit=3).to_arrow().num_rows == 3
+    loaded = client.options_for(client.table("sh.sc.t").name)
+    assert loaded == {"Gateway": gateway.uri, "gatewayToken": TOKEN, "path": "sh.sc.t"}
 
 
+@pytest.mark.parametrize(
+    "use", [lambda table: table.scan().to_arrow(), lambda table: table.metadata], ids=["scan", "metadata"]
+)
 @pytest.mark.parametrize("version", ["7", True, -1, 1.5])
 def test_a_version_that_is_none_is_not_taken_for_an_unknown_one(
-    behind: SharingClient, monkeypatch: pytest.MonkeyPatch, version: object
+    behind: SharingClient, monkeypatch: pytest.MonkeyPatch, use: Callable[[SharedTable], object], version: object
 ) -> None:
     own = GatewayConnection.ask
     monkeypatch.setattr(GatewayConnection, "ask", lambda *asked: {**own(*asked), "version": version})
-    table = behind.table("sh.sc.t")
-    for use in (lambda: table.scan().to_arrow(), lambda: table.metadata):
-        with pytest.raises(ResponseError, match=f"{version!r} is not a version or a count"):
-            use()
+    with pytest.raises(ResponseError, match=f"{version!r} is not a version or a count"):
+        use(behind.table("sh.sc.t"))
 
 
 FORKED = """

@@ -18,6 +18,7 @@ from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, renewing_here, why_not
+from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.storage.ranges import SeekableFile
 from delta_sharing_spark.table import Scan
 from support import HANGS
@@ -125,10 +126,12 @@ def rows_of(plan: NativePlan, address: str) -> pa.Table:
             table = table.append_column(field.name, pa.repeat(value, len(table)))
         tables.append(table)
     if not tables:
-        from delta_sharing_spark.schema.arrow import arrow_schema
-
         return arrow_schema(plan.shown.output).empty_table()
-    return pa.concat_tables(tables, promote_options="default").select(list(plan.shown.output.names))
+    table = pa.concat_tables(tables, promote_options="default")
+    for field in arrow_schema(plan.shown.output):
+        if field.name not in table.column_names:  # no file has it
+            table = table.append_column(field.name, pa.nulls(len(table), field.type))
+    return table.select(list(plan.shown.output.names))
 
 
 def check_middles(metadata: Any, listed: int) -> None:

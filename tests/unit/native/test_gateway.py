@@ -234,15 +234,13 @@ def test_closing_breaks_off_what_is_being_opened(path: Path) -> None:
         assert not ours() - before
 
 
-def test_a_load_opens_the_table_once(path: Path) -> None:
+@pytest.mark.parametrize(("mode", "kinds"), [("url", ["metadata", "query"]), ("dir", ["metadata", "credentials"])])
+def test_a_load_opens_the_table_once(path: Path, mode: str, kinds: list[str]) -> None:
     with SharingServer() as server:
         server.add_table("s.d.t", path, access_modes=("url", "dir"))
-        for mode, kinds in (("url", ["metadata", "query"]), ("dir", ["metadata", "credentials"])):
-            scan = SharingClient(server.profile()).table("s.d.t").scan(accessMode=mode)
-            server.reset_metrics()
-            with served(scan) as (_, plan, _):
-                assert len(plan.files) == 2
-                assert [request.kind for request in server.requests if request.kind != "data"] == kinds
+        with served(SharingClient(server.profile()).table("s.d.t").scan(accessMode=mode)) as (_, plan, _):
+            assert len(plan.files) == 2
+            assert [request.kind for request in server.requests if request.kind != "data"] == kinds
 
 
 @pytest.mark.usefixtures("files_in_parts")
@@ -300,19 +298,21 @@ def test_columns_that_nobody_reads_are_not_fetched_where_nobody_told(path: Path)
                 assert server.bytes_sent("data") <= size + 4 * plan_reader._TASTE
 
 
-def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unread", [1 << 20, 0])
+def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(
+    monkeypatch: pytest.MonkeyPatch, unread: int
+) -> None:
     """Java says first that it sends no more, and closes then: only then does the system tell that bytes were left."""
-    for unread in (1 << 20, 0):
-        with (
-            socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname()) as reader,
-        ):
-            connection, _ = listener.accept()
-            with connection:
-                connection.setblocking(False)
-                if unread:
-                    connection.send(b"x" * unread)
-                connection.settimeout(10)
-                reader.shutdown(socket.SHUT_WR)
-                monkeypatch.setattr(answers, "_wait_for_reset", reader.close)
-                assert answers._is_reset(connection) == bool(unread)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as reader,
+    ):
+        connection, _ = listener.accept()
+        with connection:
+            connection.setblocking(False)
+            if unread:
+                connection.send(b"x" * unread)
+            connection.settimeout(10)
+            reader.shutdown(socket.SHUT_WR)
+            monkeypatch.setattr(answers, "_wait_for_reset", reader.close)
+            assert answers._is_reset(connection) == bool(unread)

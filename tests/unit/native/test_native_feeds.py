@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -57,8 +58,15 @@ def test_rows(
     check(table.changes(1, columns=["_commit_version"]))
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [{"starting_version": 0}, {"starting_timestamp": moment(0), "ending_timestamp": moment(3)}],
+    ids=["versions", "timestamps"],
+)
 @pytest.mark.parametrize("way", WAYS)
-def test_listings_of_a_feed(feeds: dict[str, tuple[SharingClient, list[str], int]], way: str) -> None:
+def test_listings_of_a_feed(
+    feeds: dict[str, tuple[SharingClient, list[str], int]], way: str, bounds: dict[str, Any]
+) -> None:
     """Filters leave files out, counts need statistics of all, and an end by the clock is looked up once."""
     client, named, _ = feeds["change files"]
     number = list(FEEDS).index("change files")
@@ -66,17 +74,16 @@ def test_listings_of_a_feed(feeds: dict[str, tuple[SharingClient, list[str], int
         pytest.skip("a server does not share it so")
     running = gateways.Gateway()
     try:
-        for bounds in ({"starting_version": 0}, {"starting_timestamp": moment(0), "ending_timestamp": moment(3)}):
-            opener, load = client.table(f"s.d.t{number}").changes(**bounds, **WAYS[way]).opened()
-            index = running.open(TableIndex(load, opener, running), lambda: False)
-            index.begin()
-            native, listing = index.listed((), (None, None))
-            assert listing.files == native.report.files > 2
-            few = index.listed((), (parse_where("id >= 20", load.columns), None))[1].files
-            assert few == listing.files if "ending_timestamp" in bounds else few < listing.files
-            assert index.listed((), (None, COUNTED))[1].is_counted is False, "change files have no statistics"
-            assert index.size_in_bytes() == listing.bytes
-            kinds = {str(v) for values in native.partitions for v in values}
-            assert pa.scalar(1).as_py() in {int(v) for v in kinds if v.isdigit()}
+        opener, load = client.table(f"s.d.t{number}").changes(**bounds, **WAYS[way]).opened()
+        index = running.open(TableIndex(load, opener, running), lambda: False)
+        index.begin()
+        native, listing = index.listed((), (None, None))
+        assert listing.files == native.report.files > 2
+        few = index.listed((), (parse_where("id >= 20", load.columns), None))[1].files
+        assert few == listing.files if "ending_timestamp" in bounds else few < listing.files
+        assert index.listed((), (None, COUNTED))[1].is_counted is False, "change files have no statistics"
+        assert index.size_in_bytes() == listing.bytes
+        kinds = {str(v) for values in native.partitions for v in values}
+        assert pa.scalar(1).as_py() in {int(v) for v in kinds if v.isdigit()}
     finally:
         running.close()

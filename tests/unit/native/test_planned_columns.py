@@ -138,48 +138,64 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
     assert not held._complete
 
 
-def test_a_footer_costs_about_its_own_bytes(server: SharingServer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_guessed_short", [False, True], ids=["", "by a guess that is too short"])
+def test_a_footer_costs_about_its_own_bytes(
+    server: SharingServer, path: Path, monkeypatch: pytest.MonkeyPatch, is_guessed_short: bool
+) -> None:
     """The first one by the number of columns, the next ones by the first; a footer that is larger is asked for again."""
-    scan = SharingClient(server.profile()).table("s.d.t").scan()
-    largest = max(8 + int.from_bytes(file.read_bytes()[-8:-4], "little") for file in path.rglob("*.parquet"))
-    for requests in (FILES, FILES + 1):
-        native = plan_native(scan.resolved())
-        server.reset_metrics()
-        with ThreadPoolExecutor(1) as pool:
-            for number in range(FILES):
-                native.show(number, OpenResources(), pool)
-        fetched = [request.bytes for request in server.requests if request.kind == "data"]
-        assert len(fetched) == requests
-        assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])
-        server.reset_metrics()
-        with ThreadPoolExecutor(1) as pool:
-            plan_native(scan.resolved()).show(0, OpenResources(), pool)
-        assert [request.kind for request in server.requests].count("data") == 1, "the next load knows of them"
-        pace._paces.clear()
+    pace._paces.clear()
+    if is_guessed_short:
         monkeypatch.setattr(plan, "_TAIL", 64)
         monkeypatch.setattr(plan, "_TAIL_OF_COLUMN", 0)
+    scan = SharingClient(server.profile()).table("s.d.t").scan()
+    largest = max(8 + int.from_bytes(file.read_bytes()[-8:-4], "little") for file in path.rglob("*.parquet"))
+    native = plan_native(scan.resolved())
+    server.reset_metrics()
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(FILES):
+            native.show(number, OpenResources(), pool)
+    fetched = [request.bytes for request in server.requests if request.kind == "data"]
+    assert len(fetched) == FILES + is_guessed_short
+    assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])
+    server.reset_metrics()
+    with ThreadPoolExecutor(1) as pool:
+        plan_native(scan.resolved()).show(0, OpenResources(), pool)
+    assert [request.kind for request in server.requests].count("data") == 1, "the next load knows of them"
 
 
-def test_names_of_scans_tell_their_columns() -> None:
-    def struct(**fields: object) -> dict[str, object]:
-        return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+def _struct(**fields: object) -> dict[str, object]:
+    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
 
-    array = {"type": "array", "elementType": struct(x="long")}
-    part = {**struct(a="long"), "fields": [{"name": "0", "type": "long", "metadata": {"__VARIANT_METADATA_KEY": {}}}]}
-    table = struct(id="long", inner=struct(x="long", y=struct(z="string")), innermost="long", list=array, v="variant")
-    names = ScanNames(list(leaves_of(table)))
-    for required, columns in (
-        (struct(id="long"), [b"id"]),
-        (struct(inner=struct(y=struct(z="string"))), [b"inner.y.z"]),
-        (struct(list=array, v=part, _tmp_metadata_row_index="long"), [b"list", b"v"]),
-        (table, [b"id", b"inner.x", b"inner.y.z", b"innermost", b"list", b"v"]),
-        (struct(), []),
-    ):
-        told = names.columns_of(names.name(required))
-        assert told is not None
-        assert told.paths == frozenset(columns)
-        for column in (b"id", b"inner.x", b"inner.y.z", b"innermost", b"list.list.element.x", b"v.metadata", b"other"):
-            assert (column in told) == any(column == path or column.startswith(path + b".") for path in columns)
+
+_LIST = {"type": "array", "elementType": _struct(x="long")}
+_PART = {"type": "struct", "fields": [{"name": "0", "type": "long", "metadata": {"__VARIANT_METADATA_KEY": {}}}]}
+_TABLE = _struct(id="long", inner=_struct(x="long", y=_struct(z="string")), innermost="long", list=_LIST, v="variant")
+
+
+@pytest.mark.parametrize(
+    ("required", "columns"),
+    [
+        (_struct(id="long"), [b"id"]),
+        (_struct(inner=_struct(y=_struct(z="string"))), [b"inner.y.z"]),
+        (_struct(list=_LIST, v=_PART, _tmp_metadata_row_index="long"), [b"list", b"v"]),
+        (_TABLE, [b"id", b"inner.x", b"inner.y.z", b"innermost", b"list", b"v"]),
+        (_struct(), []),
+    ],
+    ids=["one", "nested", "list and variant", "all", "none"],
+)
+def test_names_of_scans_tell_their_columns(required: dict[str, object], columns: list[bytes]) -> None:
+    names = ScanNames(list(leaves_of(_TABLE)))
+    told = names.columns_of(names.name(required))
+    assert told is not None
+    assert told.paths == frozenset(columns)
+    others = (b"id", b"inner.x", b"inner.y.z", b"innermost", b"list.list.element.x", b"v.metadata", b"other")
+    assert [column for column in others if column in told] == [
+        column for column in others if any(column == path or column.startswith(path + b".") for path in columns)
+    ]
+
+
+def test_a_scan_without_a_name_tells_no_columns() -> None:
+    names = ScanNames(list(leaves_of(_TABLE)))
     assert names.name(None) == UNTOLD
     assert names.columns_of(UNTOLD) is None
 
@@ -193,16 +209,22 @@ def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monke
             RemoteFile(file) for file in files_of(native, read_by(native, address, "id", "c0"))
         ]  # all footers are there
         server.reset_metrics()
+
         # The third file is fetched while the second is read; its footer is read, and then the fourth file.
-        steps = [(0, True, 1), (1, True, 3), (2, False, 3), (3, True, 4), (4, True, 5)]
-        for number, is_read, files_fetched in steps:
+        def read(number: int, files_fetched: int, *, is_read: bool = True) -> None:
             opened = pq.ParquetFile(remote[number], metadata=footer_of(remote[number]), pre_buffer=False)
             if is_read:
                 assert opened.read(["id", "c0"]).num_rows == 2_000
             deadline, expected = time.monotonic() + HANGS, files_fetched * size_of(opened, "id", "c0")
             while server.bytes_sent("data") < expected and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert server.bytes_sent("data") == expected, f"file {number}"
+            assert server.bytes_sent("data") == expected
+
+        read(0, files_fetched=1)
+        read(1, files_fetched=3)
+        read(2, files_fetched=3, is_read=False)
+        read(3, files_fetched=4)
+        read(4, files_fetched=5)
 
 
 def test_passes_over_files() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -65,21 +66,19 @@ def members(file: VirtualFile) -> list[str]:
 def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode: str) -> None:
     index = index_of(server, gateway, accessMode=mode)
     assert server.count("query") == 0, "a load asks for metadata alone"
-    for question, files in (
-        ((where("id < 15"), None), 2),
-        ((where("id = 49"), None), 1),
-        (ALL, 5),
-        ((None, 12), 2),
-        ((where("id >= 0"), None), 5),
-    ):
+
+    def answer(question: Any) -> tuple[int, int, int | None]:
         plan, scan = index.listed((), question)
         asked = server.count("query")
         again, repeated = index.listed((), question)
-        assert (scan.files, sum(len(file.members) for file in plan.files)) == (files, files), question
-        assert scan.spark_files == 1
         assert again is plan
         assert repeated.is_repeated
         assert server.count("query") == asked
+        return scan.files, sum(len(file.members) for file in plan.files), scan.spark_files
+
+    conditions = [(where(text), None) for text in ("id < 15", "id = 49", "id >= 0")]
+    answers = [answer(question) for question in (*conditions[:2], ALL, (None, 12), conditions[2])]
+    assert answers == [(files, files, 1) for files in (2, 1, 5, 2, 5)]
     assert index.listed((), (where("id >= 0"), None))[0] is index.listed((), ALL)[0], (
         "a condition that leaves nothing out"
     )
@@ -91,15 +90,11 @@ def test_other_filters_are_answered_by_a_listing_of_all_files(server: SharingSer
     index = index_of(server, gateway, accessMode="url")
     index.listed((), ALL)
     asked = server.count("query")
-    for question, files in (
-        ((where("id < 25"), None), 3),
-        ((where("id = 49"), None), 1),
-        ((None, table_index.COUNTED), 5),
-    ):
-        plan, scan = index.listed((), question)
-        assert scan.files == files
-        assert scan.is_repeated or question[0] is None
-        assert server.count("query") == asked
+    of_some = [index.listed((), (where(text), None)) for text in ("id < 25", "id = 49")]
+    plan, counted = index.listed((), (None, table_index.COUNTED))
+    assert [scan.files for scan in (*(scan for _, scan in of_some), counted)] == [3, 1, 5]
+    assert [scan.is_repeated for _, scan in of_some] == [True, True]
+    assert server.count("query") == asked
     plan.has_failed = True
     failed, _ = index.listed((), (where("id < 25"), None))
     failed.has_failed = True
@@ -108,17 +103,19 @@ def test_other_filters_are_answered_by_a_listing_of_all_files(server: SharingSer
     assert (scan.is_repeated, server.count("query")) == (False, asked + 1)
 
 
-def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(server: SharingServer, gateway: Gateway) -> None:
+@pytest.mark.parametrize("question", [(where("id < 25"), None), (None, 5)], ids=["some", "limit"])
+def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(
+    server: SharingServer, gateway: Gateway, question: Any
+) -> None:
     index = index_of(server, gateway, accessMode="url")
-    for question in ((where("id < 25"), None), (None, 5)):
-        plan, _ = index.listed((), question)
-        paths = [file.name(number) for number, file in enumerate(plan.files)]
-        gateway.release(plan)
-        again = index.again(plan.token)
-        assert again is not None
-        assert again is not plan
-        named = [again.number_of(path) for path in paths]
-        assert [members(again.files[n]) for n in named if n is not None] == [members(file) for file in plan.files]
+    plan, _ = index.listed((), question)
+    paths = [file.name(number) for number, file in enumerate(plan.files)]
+    gateway.release(plan)
+    again = index.again(plan.token)
+    assert again is not None
+    assert again is not plan
+    named = [again.number_of(path) for path in paths]
+    assert [members(again.files[n]) for n in named if n is not None] == [members(file) for file in plan.files]
     assert index.again(f"{index.token}-99") is None
     failed, _ = index.listed((), ALL)
     failed.has_failed = True

@@ -28,19 +28,9 @@ from delta_sharing_spark.network.urls import (
 )
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
+from support.one_url import OneUrl
 
 SETTINGS = NetworkSettings(connect_timeout=1, read_timeout=1)
-
-
-class Lease:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def current(self) -> str:
-        return self._url
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
-        raise AssertionError
 
 
 # What is a URL
@@ -236,7 +226,7 @@ def test_the_host_that_was_checked_is_the_one_that_is_connected_to(text: str) ->
 def test_a_url_that_two_parsers_read_differently_is_not_asked(text: str) -> None:
     policy = StorageSettings(allowed_hosts=("minio.corp", "h"))
     with mock.patch("urllib3.util.connection.create_connection") as connect, pytest.raises(DeltaSharingError):
-        url_reader(Lease(text), policy, name="f", size=1).read(0, 1)
+        url_reader(OneUrl(text), policy, name="f", size=1).read(0, 1)
     connect.assert_not_called()
 
 

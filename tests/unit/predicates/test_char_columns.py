@@ -135,27 +135,25 @@ def test_nothing_is_skipped_by_what_is_stored(tmp_path: Path, text: str) -> None
     quoted = f"'{text}'"
     with SharingServer() as server:
         server.add_table("s.d.t", table.path, access_modes=("url", "dir"))
-        for mode in ("url", "dir"):
-            for name in ("c", "p"):
-                for sign in ("=", "<", ">="):
-                    holds = SIGNS[sign]
-                    scan = (
-                        SharingClient(server.profile(), accessMode=mode)
-                        .table("s.d.t")
-                        .scan(where=f"{name} {sign} {quoted}")
-                    )
-                    width = max(3, len(text))
-                    expected = [
-                        row["id"]
-                        for row in rows
-                        if row[name] is not None and holds(row[name].ljust(width).encode(), text.ljust(width).encode())
-                    ]
-                    assert sorted(scan.to_arrow()["id"].to_pylist()) == expected, (mode, name, sign)
-                    assert scan.count() == len(expected)
-    for condition in (f"c = {quoted}", f"p = {quoted} AND c IN ({quoted}, 'b')", f"p LIKE {quoted}"):
-        expression = parse_where(condition, schema)
-        assert json_hints(expression, schema, ["p"]) is None
-        assert sql_hints(expression, ["p"]) == []
+        width = max(3, len(text))
+        expected = {
+            (name, sign): [
+                row["id"]
+                for row in rows
+                if row[name] is not None and SIGNS[sign](row[name].ljust(width).encode(), text.ljust(width).encode())
+            ]
+            for name in ("c", "p")
+            for sign in ("=", "<", ">=")
+        }
+        table_of = {mode: SharingClient(server.profile(), accessMode=mode).table("s.d.t") for mode in ("url", "dir")}
+        for shared in table_of.values():
+            scans = {key: shared.scan(where=f"{' '.join(key)} {quoted}") for key in expected}
+            assert {key: sorted(scan.to_arrow()["id"].to_pylist()) for key, scan in scans.items()} == expected
+            assert {key: scan.count() for key, scan in scans.items()} == {k: len(ids) for k, ids in expected.items()}
+    conditions = (f"c = {quoted}", f"p = {quoted} AND c IN ({quoted}, 'b')", f"p LIKE {quoted}")
+    expressions = [parse_where(condition, schema) for condition in conditions]
+    hints = [(json_hints(expression, schema, ["p"]), sql_hints(expression, ["p"])) for expression in expressions]
+    assert hints == [(None, [])] * 3
 
 
 def test_a_collated_column_is_refused_with_what_pandas_can_do() -> None:

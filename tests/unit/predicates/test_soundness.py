@@ -23,6 +23,7 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context, leaf_of
 from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 from support.drawing import cases, drawn, one_of, some_of
+from support.skipping import reason_of
 from unit.predicates.row_oracle import answer, partition_text, statistics, to_json
 from unit.predicates.where_strategies import SCHEMA, predicate, rows, table
 
@@ -88,7 +89,7 @@ def test_statistics_never_skip_a_row_that_passes(
         one = pa.array([1], pa.int64())
         batch = AddBatch("", pa.array(["f"]), one, {}, one, stats_parsed=parsed_stats([text], SCHEMA))
         in_columns = skipping.reasons(1, {}, batch)
-        if skipping.reason({}, text) or in_columns[0]:
+        if reason_of(skipping, {}, text) or in_columns[0]:
             assert not any(answer(expression, row) for row in rows)
 
 
@@ -107,10 +108,10 @@ def test_partition_values_decide_exactly_and_with_statistics_soundly(
     values = {name: partition_text(row[name]) for name in names}
     stats = to_json(statistics(rows, SCHEMA, nan=True, prefix=32))
     passes = any(answer(expression, r) for r in rows)
-    reason = skipping.reason(values, stats)
+    reason = reason_of(skipping, values, stats)
     if passes:
         assert reason == SkipReason.KEEP
-        assert skipping.reason(values, None) == SkipReason.KEEP
+        assert reason_of(skipping, values, None) == SkipReason.KEEP
     columns = {name: pa.array([value] * 2, pa.string()) for name, value in values.items()}
     assert list(skipping.reasons(2, columns, TextStatistics([stats] * 2))) == [reason] * 2
 
@@ -176,7 +177,7 @@ def test_row_groups_never_lose_a_row_that_passes(
 )
 def test_forms_of_one_question_skip_alike(text: str) -> None:
     skipping = FileSkipping(parse_where(text, SCHEMA), SCHEMA, ("i64",))
-    assert skipping.reason({"i64": "8"}, None) == SkipReason.PARTITION_VALUES
-    assert skipping.reason({"i64": ""}, None) == SkipReason.PARTITION_VALUES
-    assert skipping.reason({"i64": "7"}, None) == SkipReason.KEEP
-    assert skipping.reason({"i64": "?"}, None) == SkipReason.KEEP
+    assert reason_of(skipping, {"i64": "8"}, None) == SkipReason.PARTITION_VALUES
+    assert reason_of(skipping, {"i64": ""}, None) == SkipReason.PARTITION_VALUES
+    assert reason_of(skipping, {"i64": "7"}, None) == SkipReason.KEEP
+    assert reason_of(skipping, {"i64": "?"}, None) == SkipReason.KEEP

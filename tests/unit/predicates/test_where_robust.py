@@ -32,6 +32,7 @@ from delta_sharing_spark.predicates.tree import (
 )
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from support.drawing import cases, drawn
+from support.skipping import reason_of
 from unit.predicates.row_oracle import like
 from unit.predicates.where_strategies import COMPUTED, FUNCTIONS, SCHEMA, predicate, rows, table
 
@@ -67,7 +68,7 @@ def use(expression: Expression, rows: list[dict[str, object]]) -> None:
         "maxValues": {"s": "b"},
         "nullCount": {"s": 0},
     }
-    skipping.reason({"i32": "1"}, json.dumps(stats))
+    reason_of(skipping, {"i32": "1"}, json.dumps(stats))
     assert pickle.loads(pickle.dumps(expression)) == expression
     # Exact, and of no zone; a NaN is no other's equal.
     assert repr(parse_where(str(expression), SCHEMA, time_zone=None)) == repr(expression)

@@ -18,29 +18,20 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_keys
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.storage.ranges import check_range
+from delta_sharing_spark.storage.ranges import MemorySource, check_range
 from delta_sharing_spark.testing.tables.rewrites import encode, frame
 
 
-@dataclass
-class Bytes:
-    """The tests' ``ByteSource`` in memory: it keeps which ranges were read, and refuses what is outside of it."""
+@dataclass(frozen=True, eq=False)
+class Bytes(MemorySource):
+    """It keeps which ranges were read, and refuses what is outside of it."""
 
-    name: str
-    data: bytes
     log: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
 
     def read(self, start: int, length: int) -> memoryview:
         check_range(self, start, length)
         self.log.append((start, start + length))
-        return memoryview(self.data)[start : start + length]
-
-    def close(self) -> None:
-        pass
+        return super().read(start, length)
 
 
 class LocalAccess(FileAccess):

@@ -71,17 +71,20 @@ def test_what_is_wanted_is_fetched_and_never_as_much_again(spans: list[tuple[int
     assert len(pace.merged(near)) == 1
 
 
+@pytest.mark.parametrize("pace", [storage(0.04, 30e6), storage(0.0001, 20e6)], ids=["far", "near"])
+def test_a_file_is_fetched_whole_where_nothing_is_saved_by_parts(pace: Pace) -> None:
+    assert pace.is_worth_whole(64 * KIB, 0), "nothing is saved"
+    assert not pace.is_worth_whole(65 * KIB, 0)
+    assert not pace.is_worth_whole(MIB, 0.5), "twice what is wanted"
+    assert pace.is_worth_whole(4 * MIB, 1.0)
+    assert not pace.is_worth_whole(5 * MIB, 1.0)
+    assert not pace.is_worth_whole(MIB, 0), "it is not known what is wanted of it"
+    assert pace.is_worth_whole(200 * KIB, 0, spare=256 * KIB) == (pace.gap >= 200 * KIB)
+    assert not pace.is_worth_whole(MIB, 0.5, spare=256 * KIB)
+
+
 def test_a_small_file_is_fetched_whole_where_its_footer_would_cost_more() -> None:
     far, near = storage(0.04, 30e6), storage(0.0001, 20e6)
-    for pace in (far, near):
-        assert pace.is_worth_whole(64 * KIB, 0), "nothing is saved"
-        assert not pace.is_worth_whole(65 * KIB, 0)
-        assert not pace.is_worth_whole(MIB, 0.5), "twice what is wanted"
-        assert pace.is_worth_whole(4 * MIB, 1.0)
-        assert not pace.is_worth_whole(5 * MIB, 1.0)
-        assert not pace.is_worth_whole(MIB, 0), "it is not known what is wanted of it"
-        assert pace.is_worth_whole(200 * KIB, 0, spare=256 * KIB) == (pace.gap >= 200 * KIB)
-        assert not pace.is_worth_whole(MIB, 0.5, spare=256 * KIB)
     assert (far.is_far, near.is_far, Pace().is_far) == (True, False, False)
     assert far.is_worth_whole(MIB, 0.6)
     assert not near.is_worth_whole(MIB, 0.6)
@@ -118,16 +121,16 @@ def test_the_first_request_for_a_footer_is_as_long_as_those_before() -> None:
 def test_a_file_stays_open_until_its_last_row_group_is_decoded(ahead: int) -> None:
     """Also where the budget has its row groups fetched one after the other."""
 
-    class Closing(Bytes):
-        is_closed = False
+    closed: set[Bytes] = set()
 
+    class Closing(Bytes):
         def read(self, start: int, length: int) -> memoryview:
-            if self.is_closed:
+            if self in closed:
                 raise CorruptFileError(f"file {self.name} is closed", file=self.name)
             return super().read(start, length)
 
         def close(self) -> None:
-            self.is_closed = True
+            closed.add(self)
 
     class Access(LocalAccess):
         def open(self, task: FileTask) -> Bytes:
@@ -214,30 +217,28 @@ def test_columns_of_small_files_cost_less_than_twice_their_bytes_and_one_wait(
         assert statistics.median(requests[2:]) < REQUESTS[columns] * len(files)
 
 
-def test_what_one_file_left_of_twice_its_bytes_goes_to_another() -> None:
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_what_one_file_left_of_twice_its_bytes_goes_to_another(is_alike: bool) -> None:
     """Three of nine columns as in benchmarks/reading.py: whole, a file is three times their bytes; by two requests, 2.1 times.
 
     Where no file is like the one before, nothing is guessed for long.
     """
     wanted, footer, size = [Range(4, 45_000), Range(90_000, 146_800), Range(221_000, 228_600)], 1178, 369_786
     needed = sum(part.length for part in wanted) + footer
-    for is_alike in (True, False):
-        history = LayoutHistory(pace := Pace())
-        pace.learn_footer(footer)
-        requests = fetched = 0
-        for number in range(400):
-            prefetch = history.prefetch(size, footer_only=False)
-            history.take(prefetch)
-            moved = [
-                Range(a + 120_000 * (not is_alike and number % 2), b + 120_000 * (not is_alike and number % 2))
-                for a, b in wanted
-            ]
-            lacking = [w for w in moved if not any(a <= w.start and w.end <= b for a, b in prefetch.ranges)]
-            taken = sum(part.length for part in [*prefetch.ranges, *lacking])
-            history.learn(size, footer, moved, prefetch, taken)
-            requests, fetched = requests + len(prefetch.ranges) + len(lacking), fetched + taken
-        assert fetched < 1.95 * 400 * needed
-        assert not is_alike or requests < 2.4 * 400
+    history = LayoutHistory(pace := Pace())
+    pace.learn_footer(footer)
+    requests = fetched = 0
+    for number in range(400):
+        prefetch = history.prefetch(size, footer_only=False)
+        history.take(prefetch)
+        by = 120_000 * (not is_alike and number % 2)
+        moved = [Range(a + by, b + by) for a, b in wanted]
+        lacking = [w for w in moved if not any(a <= w.start and w.end <= b for a, b in prefetch.ranges)]
+        taken = sum(part.length for part in [*prefetch.ranges, *lacking])
+        history.learn(size, footer, moved, prefetch, taken)
+        requests, fetched = requests + len(prefetch.ranges) + len(lacking), fetched + taken
+    assert fetched < 1.95 * 400 * needed
+    assert not is_alike or requests < 2.4 * 400
 
 
 def test_small_files_are_asked_for_as_often_as_their_answers_take() -> None:
@@ -247,25 +248,22 @@ def test_small_files_are_asked_for_as_often_as_their_answers_take() -> None:
     """
     pace = Pace()
     assert pace.files_at_once(24) == 24, "nothing is known"
-    for seconds, answers, least, most in (
-        (0.005, 20, 8, 12),
-        (0.04, 300, 24, 24),
-        (0.0008, 1, 1, 1),
-        (0.006, 40, 1, 1),
-        (0.006, 200, 8, 12),
-    ):
+
+    def after(answers: int, seconds: float) -> tuple[str, bool]:
         for _ in range(answers):
             pace.learn(300 * KIB, seconds)
-        assert least <= pace.files_at_once(24) <= most, (seconds, answers)
-        assert (pace.spare > 0) == (least > 1)
+        at_once = pace.files_at_once(24)
+        return "some" if 8 <= at_once <= 12 else str(at_once), pace.spare > 0
+
+    states = [after(20, 0.005), after(300, 0.04), after(1, 0.0008), after(40, 0.006), after(200, 0.006)]
+    assert states == [("some", True), ("24", True), ("1", False), ("1", False), ("some", True)]
 
 
 def test_what_a_cache_on_disk_has_does_not_make_a_storage_look_near(tmp_path: Path) -> None:
     pace, cache, file = Pace(), BlockCache(str(tmp_path / "cache"), 1 << 30), Bytes("f", b"x" * 200 * KIB)
-    for asked in (1, 0, 0):
-        source = CachedSource(file, cache, "f")
-        assert pace.read(source, 0, file.size) == file.data
-        assert (source.requests_made, pace.answers) == (asked, 1)
+    sources = [CachedSource(file, cache, "f") for _ in range(3)]
+    reads = [(pace.read(source, 0, file.size), source.requests_made, pace.answers) for source in sources]
+    assert reads == [(file.data, requests, 1) for requests in (1, 0, 0)]
     pace.read(file, 0, 0)
     assert pace.answers == 1, "no request was made for no bytes"
     pace.read(file, 0, 1)

@@ -79,20 +79,22 @@ class _Far:
         yield pa.record_batch({"n": [split.index]})
 
 
-def test_of_a_far_storage_four_splits_take_a_workers_place_and_share_its_budget() -> None:
+@pytest.mark.parametrize(("table", "latency", "slices"), [("far", 0.04, 1), ("near", 0.001, 1), ("small", 0.04, 40)])
+def test_of_a_far_storage_four_splits_take_a_workers_place_and_share_its_budget(
+    table: str, latency: float, slices: int
+) -> None:
     schema = Struct((Field("n", Primitive("long")),))
     task = FileTask("f", "https://far/f", 100, {})
     far = _Far()
-    for table, latency, slices in (("far", 0.04, 1), ("near", 0.001, 1), ("small", 0.04, 40)):
-        pace = pace_of(table, task.location)
-        pace.learn(1000, latency)
-        spec = ReadSpec(table, schema, schema, (), {}, "none", fetch_ahead=64 << 20)
-        splits = [Split(i, spec, (FileSlice(task),) * slices, cast("Access", far)) for i in range(16)]
-        assert is_waiting(splits[0]) == (table == "far")
-        if table == "far":
-            batches = list(read_splits(splits, 2))
-            assert [batch["n"][0].as_py() for batch in batches] == list(range(16))
-            assert far.budgets == {16 << 20}
+    pace = pace_of(table, task.location)
+    pace.learn(1000, latency)
+    spec = ReadSpec(table, schema, schema, (), {}, "none", fetch_ahead=64 << 20)
+    splits = [Split(i, spec, (FileSlice(task),) * slices, cast("Access", far)) for i in range(16)]
+    assert is_waiting(splits[0]) == (table == "far")
+    if table == "far":
+        batches = list(read_splits(splits, 2))
+        assert [batch["n"][0].as_py() for batch in batches] == list(range(16))
+        assert far.budgets == {16 << 20}
 
 
 def test_all_readers_of_a_storage_share_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:

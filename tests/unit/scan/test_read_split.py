@@ -6,7 +6,8 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError
+from delta_sharing_spark.predicates.tree import Column, Compare, Literal
 from delta_sharing_spark.scan import fetching, pace, row_group_reader, split_reader
 from delta_sharing_spark.scan.fetching import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.pace import Pace
@@ -78,7 +80,8 @@ def test_splits_cover_each_row_exactly_once_and_repeat(case: tuple[list[tuple[in
     assert sorted(whole) == sorted(i for rows, _ in files for i in range(rows))
 
 
-def test_a_split_reads_its_files_in_order_however_the_bytes_arrive() -> None:
+@pytest.mark.parametrize("ahead", [1, 1 << 20])
+def test_a_split_reads_its_files_in_order_however_the_bytes_arrive(ahead: int) -> None:
     data = {f"f{n}": parquet(pa.table({"i": range(n * 100, n * 100 + 100)}), row_group_size=30) for n in range(20)}
     noise = random.Random(3)
 
@@ -87,9 +90,7 @@ def test_a_split_reads_its_files_in_order_however_the_bytes_arrive() -> None:
             time.sleep(noise.random() / 100)
             return super().open(task)
 
-    for ahead in (1, 1 << 20):
-        got = read(spec_of(NARROW, fetch_ahead=ahead), Uneven(data))
-        assert ids(got) == [*range(2000)]
+    assert ids(read(spec_of(NARROW, fetch_ahead=ahead), Uneven(data))) == [*range(2000)]
 
 
 # --- which bytes ---------------------------------------------------------------------------------------------------
@@ -293,19 +294,23 @@ def test_deletion_vectors_under_splits_and_projection(case: tuple[random.Random]
     assert cut_off == expected[:limit]
 
 
+@pytest.mark.parametrize(
+    ("positions", "fits"), [([3, 49], True), ([3, 50], False), ([1 << 40], False), ([], True)], ids=str
+)
 @pytest.mark.parametrize("part", ["deletion_vector", "excluded"])
-def test_a_vector_that_marks_rows_the_file_does_not_have_is_an_error(part: str) -> None:
+def test_a_vector_that_marks_rows_the_file_does_not_have_is_an_error(
+    part: str, positions: list[int], fits: bool
+) -> None:
     """It belongs to another file: applied all the same, it would leave wrong rows out."""
     raw = parquet(numbers(50), row_group_size=20)
-    for positions, fits in (([3, 49], True), ([3, 50], False), ([1 << 40], False), ([], True)):
-        vector, data = vector_of("v", positions)
-        task = FileTask("f", "f", len(raw), **{part: vector})
-        access = LocalAccess({"f": raw}, {"v": data})
-        if fits:
-            assert ids(read(spec_of(SCHEMA), access, [task])) == [i for i in range(50) if i not in positions]
-        else:
-            with pytest.raises(CorruptFileError, match=r"of f .*marks row .*has 50 rows"):
-                read(spec_of(SCHEMA), access, [task])
+    vector, data = vector_of("v", positions)
+    task = FileTask("f", "f", len(raw), **{part: vector})
+    access = LocalAccess({"f": raw}, {"v": data})
+    if fits:
+        assert ids(read(spec_of(SCHEMA), access, [task])) == [i for i in range(50) if i not in positions]
+    else:
+        with pytest.raises(CorruptFileError, match=r"of f .*marks row .*has 50 rows"):
+            read(spec_of(SCHEMA), access, [task])
 
 
 def test_limit_stops_early() -> None:
@@ -316,22 +321,63 @@ def test_limit_stops_early() -> None:
     assert read(spec_of(SCHEMA, limit=0), LocalAccess(data)).num_rows == 0
 
 
+@pytest.mark.parametrize("rows", [200, 100_000])  # small files, and such whose row groups are fetched one by one
+def test_of_a_reader_that_may_have_enough_one_row_group_is_fetched_first(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(split_reader.time, "sleep", waits.append)
+    monkeypatch.setattr(split_reader, "_MOMENTS", (5.0, 5.0))
+    one = parquet(numbers(rows, width=60), row_group_size=rows // 4)
+    first_group = spans(one, 1, [0])[0].end
+    access = LocalAccess({f"f{n:03}": one for n in range(30)})
+    tasks = tuple(FileSlice(FileTask(name, name, len(one))) for name in access.files)
+    split = Split(0, spec_of(SCHEMA, fetch_ahead=64 << 20), tasks, access)
+    batches = read_split(split, is_tentative=True)
+    assert next(batches).num_rows
+    assert list(access.reads) == ["f000"]
+    is_whole = access.reads["f000"][0] == (0, len(one))
+    assert is_whole == (rows == 200)
+    assert is_whole or sum(end - start for start, end in access.reads["f000"]) < 2 * first_group
+    batches.close()
+    assert not waits
+    others = read_split(split, is_tentative=True)
+    found = pa.Table.from_batches(list(others))
+    assert found.equals(pa.Table.from_batches(list(read_split(split))))
+    assert len(waits) == 1  # once for all files
+    assert 0 < waits[0] <= 5.0
+
+
+def test_a_reader_that_may_have_enough_goes_on_where_the_first_files_have_no_rows_for_it() -> None:
+    access = LocalAccess({f"f{n}": parquet(pa.table({"i": range(100 * n, 100 * n + 100)})) for n in range(9)})
+    spec = spec_of(NARROW)
+    where = Compare("=", Column(("i",), LONG), Literal(850, LONG))
+    split = Split(
+        0,
+        replace(spec, predicate=where, prune=where),
+        tuple(FileSlice(FileTask(name, name, len(data))) for name, data in access.files.items()),
+        access,
+    )
+    assert ids(pa.Table.from_batches(list(read_split(split, is_tentative=True)))) == [850]
+
+
 # --- damage ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_parquet_is_one_clear_error() -> None:
-    good = parquet(numbers(100))
-    cases = {
-        "only 5 bytes": b"hello",
-        "does not end in PAR1": b"<html>" + b"x" * 500,
-        "encrypted": good[:-4] + b"PARE",
-        "footer claims": good[:-8] + (1 << 30).to_bytes(4, "little") + b"PAR1",
-        "not a readable Parquet file": good[:-8] + b"\x05\x00\x00\x00PAR1",
-    }
-    for why, data in cases.items():
-        with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t.*{why}") as caught:
-            read_one(data, SCHEMA)
-        assert caught.value.file == "f.parquet"
+@pytest.mark.parametrize(
+    ("why", "damaged"),
+    [
+        ("only 5 bytes", lambda good: b"hello"),
+        ("does not end in PAR1", lambda good: b"<html>" + b"x" * 500),
+        ("encrypted", lambda good: good[:-4] + b"PARE"),
+        ("footer claims", lambda good: good[:-8] + (1 << 30).to_bytes(4, "little") + b"PAR1"),
+        ("not a readable Parquet file", lambda good: good[:-8] + b"\x05\x00\x00\x00PAR1"),
+    ],
+)
+def test_what_is_not_parquet_is_one_clear_error(why: str, damaged: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t.*{why}") as caught:
+        read_one(damaged(parquet(numbers(100))), SCHEMA)
+    assert caught.value.file == "f.parquet"
 
 
 @pytest.mark.parametrize("field", ["file", "group"])
@@ -500,12 +546,9 @@ def test_the_logs_partition_value_wins_over_the_files_column() -> None:
     data = parquet(pa.table({"p": ["wrong"], "i": [1]}))
     schema = Struct((Field("P", STRING), Field("i", LONG)))
     spec = spec_of(schema, partition_columns=("P",), partition_keys={"P": ("P",), "Q": ("Q",)})
-    assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"p": "right"})]).to_pylist() == [
-        {"P": "right", "i": 1}
-    ]
-    for left_out in ({}, {"Q": "x"}):
-        batches_read = read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), left_out)])
-        assert batches_read.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
+    tasks = [FileTask("f", "f", len(data), values) for values in ({"p": "right"}, {}, {"Q": "x"})]
+    values = [read(spec, LocalAccess({"f": data}), [task]).to_pylist() for task in tasks]
+    assert values == [[{"P": p, "i": 1}] for p in ("right", None, None)], "Delta Lake leaves NULLs out"
     with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
         read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"col-1": "right"})])
 
@@ -517,10 +560,9 @@ def test_a_partition_value_of_a_column_that_another_has_the_name_of() -> None:
         schema, partition_columns=("a",), partition_keys=partition_keys({"a": "b", "b": "a"}), mapping="name"
     )
     data = parquet(pa.table({"i": [1]}))
-    for values, expected in (({"a": "x"}, None), ({"a": "x", "b": "y"}, "y")):
-        assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), values)]).to_pylist() == [
-            {"a": expected}
-        ]
+    tasks = [FileTask("f", "f", len(data), values) for values in ({"a": "x"}, {"a": "x", "b": "y"})]
+    values = [read(spec, LocalAccess({"f": data}), [task]).to_pylist() for task in tasks]
+    assert values == [[{"a": None}], [{"a": "y"}]]
 
 
 def test_change_columns() -> None:
@@ -546,16 +588,16 @@ def test_change_columns() -> None:
     assert read_one(data, NARROW).schema.names == ["i"]
 
 
-def test_a_size_that_cannot_be_asks_for_no_more_splits_than_a_plan_may_have() -> None:
-    for size, count in ((10**15, 1), (4 * 10**18, 1), ((1 << 63) - 1, 3)):
-        tasks = [FileTask(str(n), "", size) for n in range(count)]
-        bins = pack([*tasks, FileTask("z", "", 10)], 128 << 20)
-        assert len(bins) <= len(tasks) * MAX_SLICES_PER_FILE + 1
-        assert {piece.task.id for one in bins for piece in one} == {task.id for task in [*tasks, FileTask("z", "", 10)]}
-        slices = [piece for one in bins for piece in one if piece.task.id == tasks[0].id]
-        assert slices[0].start == 0
-        assert slices[-1].end is None
-        assert all(before.end == after.start for before, after in itertools.pairwise(slices))
+@pytest.mark.parametrize(("size", "count"), [(10**15, 1), (4 * 10**18, 1), ((1 << 63) - 1, 3)])
+def test_a_size_that_cannot_be_asks_for_no_more_splits_than_a_plan_may_have(size: int, count: int) -> None:
+    tasks = [FileTask(str(n), "", size) for n in range(count)]
+    bins = pack([*tasks, FileTask("z", "", 10)], 128 << 20)
+    assert len(bins) <= len(tasks) * MAX_SLICES_PER_FILE + 1
+    assert {piece.task.id for one in bins for piece in one} == {task.id for task in [*tasks, FileTask("z", "", 10)]}
+    slices = [piece for one in bins for piece in one if piece.task.id == tasks[0].id]
+    assert slices[0].start == 0
+    assert slices[-1].end is None
+    assert all(before.end == after.start for before, after in itertools.pairwise(slices))
 
 
 def test_many_large_files_and_small_splits_are_no_more_splits_than_a_plan_may_have() -> None:

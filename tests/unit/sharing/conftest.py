@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from delta_sharing_spark.sharing import transport
 from delta_sharing_spark.sharing.identity import KeyConsent
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from unit.sharing.scripted_server import TOKEN, Clock, ScriptedServer
+from support.certificates import context_of
+from unit.sharing.scripted_server import OK, TOKEN, Clock, ScriptedServer
 
 
 @pytest.fixture
@@ -42,6 +44,13 @@ def rest_of(settings: NetworkSettings) -> Callable[..., SharingRest]:
         return SharingRest(load_profile(profile, key=key), settings)
 
     return make
+
+
+@pytest.fixture
+def secure(certificate: Path) -> Iterator[ScriptedServer]:
+    with ScriptedServer(context_of(certificate)) as running:
+        running.on("", OK)
+        yield running
 
 
 @pytest.fixture

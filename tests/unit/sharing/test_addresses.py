@@ -36,6 +36,12 @@ def test_the_last_mark_splits(text: str, profile: str | None, table: str) -> Non
     assert str(address.table) == table
 
 
+@pytest.mark.parametrize("text", ["p.share/sh.sch.t", "/home/me/p.share.sh.sch.t", "s3://bucket/p.share/sh.sch.t"])
+def test_a_path_without_its_mark_is_told_of_it(text: str) -> None:
+    with pytest.raises(AddressError, match=r"has no '#' between profile and table; write <profile>#<share>"):
+        parse_address(text)
+
+
 def test_the_last_two_periods_separate() -> None:
     assert parse_table_name("my.share.v2.sch.t") == TableName("my.share.v2", "sch", "t")
 

@@ -198,15 +198,15 @@ def test_a_whole_number_that_is_written_as_a_fraction(size: Any, read: int | Non
         parse(*lines)
 
 
-def test_history_is_told_from_the_head() -> None:
+@pytest.mark.parametrize("version", [5, "5"])
+def test_history_is_told_from_the_head(version: int | str) -> None:
     """Later lines with a version are historical, in both formats."""
     newer = {"metaData": METADATA["metaData"] | {"version": 4}}
     page = parse(PROTOCOL, METADATA, newer, METADATA)
     assert page.historical_metadata == [(4, Metadata("T", SCHEMA_STRING, (), version=4))]
-    for version in (5, "5"):
-        later = {"protocol": {"deltaProtocol": {"minReaderVersion": 2}, "version": version}}
-        page = parse(DELTA_PROTOCOL, DELTA_METADATA, later, DELTA_PROTOCOL)
-        assert page.historical_protocols == [(5, Protocol(2))]
+    later = {"protocol": {"deltaProtocol": {"minReaderVersion": 2}, "version": version}}
+    page = parse(DELTA_PROTOCOL, DELTA_METADATA, later, DELTA_PROTOCOL)
+    assert page.historical_protocols == [(5, Protocol(2))]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20])
@@ -271,10 +271,9 @@ def test_an_error_in_the_last_line_fails_the_query(
 )
 def test_an_error_body_after_or_for_lines_is_no_end_of_the_rows(body: dict[str, Any], text: str) -> None:
     """A server that fails once it has begun to answer can only add its error, with the status 200."""
-    for lines in ([*HEAD, file_line("a"), body], [body], [*HEAD, body, file_line("a")]):
-        error = error_of(*lines)
-        assert isinstance(error, RequestRefusedError)
-        assert text in str(error)
+    answers = ([*HEAD, file_line("a"), body], [body], [*HEAD, body, file_line("a")])
+    errors = [error_of(*lines) for lines in answers]
+    assert [error for error in errors if not isinstance(error, RequestRefusedError) or text not in str(error)] == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from delta_sharing_spark.sharing.auth import carried_settings
 from delta_sharing_spark.spark.session_settings import refuse_identity_options
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support.certificates import certificate_of, pair_of
+from support.certificates import certificate_of, context_of, pair_of
 from unit.sharing.scripted_server import NAME, OK, Clock, Reply, Rest, ScriptedServer
 
 #: Makes a certificate that signs itself, with its key.
@@ -50,8 +50,7 @@ def serve(issue: Issue, own: Path) -> Iterator[Callable[..., ScriptedServer]]:
     certificate = issue("server")
 
     def start(demands: bool = True, *, is_old: bool = False) -> ScriptedServer:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
+        context = context_of(certificate)
         context.load_verify_locations(own)
         context.verify_mode = ssl.CERT_REQUIRED if demands else ssl.CERT_OPTIONAL
         if is_old:  # since TLS 1.3 a server refuses when the client has sent its request, and may reset the connection

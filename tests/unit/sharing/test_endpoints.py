@@ -70,9 +70,9 @@ def test_listings_are_lazy(server: ScriptedServer, rest: SharingRest) -> None:
 def test_what_listings_tell(server: ScriptedServer, rest: SharingRest) -> None:
     share = {"name": "sh", "id": "1", "displayName": "D", "comment": "C", "properties": {"k": "v", "n": None}, "x": 1}
     expected = Share("sh", "1", "D", "C", {"k": "v"})
-    for mark in (b"", b"\xef\xbb\xbf"):
-        server.on("/shares", Reply(mark + json.dumps({"items": [share]}).encode()))
-        assert list(rest.list_shares()) == [expected]
+    items = json.dumps({"items": [share]}).encode()
+    server.on("/shares", Reply(items), Reply(b"\xef\xbb\xbf" + items))
+    assert [*rest.list_shares(), *rest.list_shares()] == [expected, expected]
     server.on("/schemas", Reply({"items": [{"name": "sch"}, {"name": "x", "share": "SH"}]}))
     assert list(rest.list_schemas("sh")) == [Schema("sch", "sh"), Schema("x", "SH")]
     table = {
@@ -147,9 +147,10 @@ def test_names_are_checked_and_quoted(server: ScriptedServer, rest: SharingRest)
     assert server.asked[0].path == "/prefix/shares/a.b%3Fc/schemas/100%2525%23%C3%A9/tables"
     list(rest.list_tables("a/b c", "d.e"))  # names that the protocol does not allow, and that servers list
     assert server.asked[1].path == "/prefix/shares/a%2Fb%20c/schemas/d.e/tables"
-    for share, schema in (("..", "a"), ("a", "")):
-        with pytest.raises(AddressError):
-            list(rest.list_tables(share, schema))
+    with pytest.raises(AddressError):
+        list(rest.list_tables("..", "a"))
+    with pytest.raises(AddressError):
+        list(rest.list_tables("a", ""))
 
 
 # Version and metadata
@@ -182,16 +183,23 @@ def test_no_version_at_all(server: ScriptedServer, rest: SharingRest) -> None:
     server.on("/version", refusal(400, "INVALID", "no history"))
     with pytest.raises(RequestRefusedError, match="no history"):
         rest.table_version(NAME)
-    for text in ("7", " 7 ", "7, 7", "7,7"):  # a header that a gateway sent twice
-        server.on("/version", Reply(headers={"Delta-Table-Version": text}))
-        assert rest.table_version(NAME) == 7
     server.on("/version", Reply())
     with pytest.raises(ResponseError, match="no Delta-Table-Version"):
         rest.table_version(NAME)
-    for text in ("x", "--5", "²", "1.5", "-1", "9" * 30):
-        server.on("/version", Reply(headers={"Delta-Table-Version": text}))
-        with pytest.raises(ResponseError, match="version"):
-            rest.table_version(NAME)
+
+
+@pytest.mark.parametrize("text", ["7", " 7 ", "7, 7", "7,7"])
+def test_a_version_may_come_twice(server: ScriptedServer, rest: SharingRest, text: str) -> None:
+    """A header that a gateway sent again."""
+    server.on("/version", Reply(headers={"Delta-Table-Version": text}))
+    assert rest.table_version(NAME) == 7
+
+
+@pytest.mark.parametrize("text", ["x", "--5", "²", "1.5", "-1", "9" * 30])
+def test_what_is_no_version(server: ScriptedServer, rest: SharingRest, text: str) -> None:
+    server.on("/version", Reply(headers={"Delta-Table-Version": text}))
+    with pytest.raises(ResponseError, match="version"):
+        rest.table_version(NAME)
 
 
 @pytest.mark.parametrize(("lines", "form"), [(HEAD, "parquet"), ([DELTA_PROTOCOL, DELTA_METADATA], "delta")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.certificates import certificate_of
 from support.cloud_secrets import aws_session
-from unit.sharing.scripted_server import NAME, OK, Clock, Rest, ScriptedServer
+from unit.sharing.scripted_server import NAME, Clock, Rest, ScriptedServer
 
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 #: OpenSSL's hash of the name of the tests' certificates, by which a directory's files are called.
@@ -43,15 +42,6 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     return certificate_of(tmp_path, "127.0.0.1")
-
-
-@pytest.fixture
-def secure(certificate: Path) -> Iterator[ScriptedServer]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    with ScriptedServer(context) as running:
-        running.on("", OK)
-        yield running
 
 
 @pytest.fixture

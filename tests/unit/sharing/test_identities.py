@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.openid_provider import AUDIENCE, OpenIdProvider
+from support.refusals import not_refused
 from unit.sharing.scripted_server import NAME, OK, Clock, Reply, ScriptedServer, refusal
 
 KINDS = ("file", "command", "azure", "google", "environment", "exchange")
@@ -254,8 +256,8 @@ def test_a_relative_file_is_that_of_the_directory_in_which_it_was_named(
         monkeypatch.chdir(directory)
         profiles[name] = _keyless("http://127.0.0.1:1", {"bearerTokenFile": "token.jwt"})
     monkeypatch.chdir(tmp_path)
-    for name, profile in profiles.items():
-        assert auth.authorization(profile, settings) == f"Bearer token-of-{name}"
+    tokens = {name: auth.authorization(profile, settings) for name, profile in profiles.items()}
+    assert tokens == {"ann": "Bearer token-of-ann", "ben": "Bearer token-of-ben"}
     assert profiles["ann"].recipient != profiles["ben"].recipient
 
 
@@ -288,8 +290,8 @@ def test_executors_are_handed_a_token_alone_and_say_where_the_identity_lives(
     pickled = pickle.dumps(plan(resolve(parse_options({"path": f"{keyless}#{TABLE}", **options}))).splits)
     token = Path(source.options["bearerTokenFile"]).read_text().strip()
     assert (token.encode() in pickled) == (carry != "false")
-    for driver_only in (source.options["bearerTokenFile"], "Identity", "identity_of"):
-        assert driver_only.encode() not in pickled
+    driver_only = (source.options["bearerTokenFile"], "Identity", "identity_of")
+    assert [text for text in driver_only if text.encode() in pickled] == []
     os.remove(source.options["bearerTokenFile"])
     auth._tokens.clear()  # as another process
     first, *others = pickle.loads(pickled)
@@ -445,10 +447,10 @@ def test_a_token_is_asked_for_only_for_the_endpoint_that_was_allowed(
     assert (server.asked, provider.asked) == ([], [])
 
 
-def test_the_allowed_endpoint_may_be_spelled_otherwise() -> None:
+@pytest.mark.parametrize("endpoint", ["https://sharing.example/x/", "https://SHARING.example:443/x"])
+def test_the_allowed_endpoint_may_be_spelled_otherwise(endpoint: str) -> None:
     identity = Identity("https://Sharing.Example:443/x", "azure", audience="a")
-    for endpoint in ("https://sharing.example/x/", "https://SHARING.example:443/x"):
-        assert load_profile({"shareCredentialsVersion": 1, "endpoint": endpoint}, identity).identity == identity
+    assert load_profile({"shareCredentialsVersion": 1, "endpoint": endpoint}, identity).identity == identity
 
 
 def test_a_redirect_does_not_carry_the_token_to_another_origin(
@@ -539,19 +541,19 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(
     ("said", "connect", "refused"),
     [("", False, False), ("", True, True), ("allow", True, False), ("refuse", False, True), ("Refuse", True, True)],
 )
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS if option.group == IDENTITY])
 def test_a_client_of_spark_connect_asks_for_nothing_of_the_servers(
-    said: str, connect: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+    said: str, connect: bool, refused: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from delta_sharing_spark.spark.session_settings import IDENTITY_OPTIONS, refuse_identity_options
 
     monkeypatch.setenv(IDENTITY_OPTIONS, said)
     monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "a-session" if connect else "default")
-    for name in [option.name for option in OPTIONS if option.group == IDENTITY]:
-        if refused:
-            with pytest.raises(OptionError, match=rf"'{name.lower()}' is refused.*run, read or sign in as the server"):
-                refuse_identity_options({"path": "a.b.c", name.lower(): "x"})
-        else:
-            refuse_identity_options({"path": "a.b.c", name: "x"})
+    if refused:
+        with pytest.raises(OptionError, match=rf"'{name.lower()}' is refused.*run, read or sign in as the server"):
+            refuse_identity_options({"path": "a.b.c", name.lower(): "x"})
+    else:
+        refuse_identity_options({"path": "a.b.c", name: "x"})
     refuse_identity_options({"path": "a.b.c", "endpoint": "https://x", "bearerToken": "t"})
 
 
@@ -570,9 +572,9 @@ def test_a_file_without_a_token(content: str, tmp_path: Path) -> None:
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path), str(tmp_path / "none"), "a\0b", "~nosuchuser/x"):
-        with pytest.raises(CredentialError, match="bearerTokenFile"):
-            token_of(Identity("https://x", "file", path))
+    paths = ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path), str(tmp_path / "none"), "a\0b", "~nosuchuser/x")
+    reads = [partial(token_of, Identity("https://x", "file", path)) for path in paths]
+    assert not_refused(CredentialError, "bearerTokenFile", *reads) == []
 
 
 def test_a_token_that_has_ended_is_not_shown(provider: OpenIdProvider, tmp_path: Path) -> None:

@@ -76,29 +76,23 @@ def test_a_key_of_a_local_profile_is_confirmed(
     assert load_profile(path.as_uri(), key=consent) == load_profile(path, key=consent)
 
 
+@pytest.mark.parametrize("place", ["object", "text", "URL", "fsspec"])
 def test_a_profile_from_elsewhere_names_no_key(
-    tmp_path: Path,
-    fields: Fields,
-    consent: KeyConsent,
-    server: ScriptedServer,
-    key_file: Path,
+    tmp_path: Path, fields: Fields, consent: KeyConsent, server: ScriptedServer, key_file: Path, place: str
 ) -> None:
     import fsspec
 
     server.on("/p.share", Reply(fields))
     fsspec.filesystem("memory").pipe("/keyed.share", json.dumps(fields).encode())
-    sources: list[Any] = [fields, json.dumps(fields), f"{server.endpoint}/p.share", "memory://keyed.share"]
-    for source in sources:
-        with pytest.raises(
-            ProfileError, match=r"would sign with a key for .*set the options privateKeyFile to your key"
-        ) as refused:
-            load_profile(source, key=consent)
-        assert str(key_file) not in str(refused.value)
-        named = replace(consent, file=str(key_file))
-        assert (
-            load_profile(source, key=named).private_key
-            == load_profile(written(tmp_path, fields), key=consent).private_key
-        )
+    sources: dict[str, Any] = {"object": fields, "text": json.dumps(fields), "URL": f"{server.endpoint}/p.share"}
+    source = sources.get(place, "memory://keyed.share")
+    with pytest.raises(
+        ProfileError, match=r"would sign with a key for .*set the options privateKeyFile to your key"
+    ) as refused:
+        load_profile(source, key=consent)
+    assert str(key_file) not in str(refused.value)
+    read = load_profile(source, key=replace(consent, file=str(key_file)))
+    assert read.private_key == load_profile(written(tmp_path, fields), key=consent).private_key
 
 
 def changed(fields: Fields, **auth: Any) -> Fields:
@@ -234,8 +228,8 @@ def test_options_that_contradict_each_other(options: dict[str, str], message: st
         parse_options({"path": "p.share#a.b.c", **options})
 
 
-def test_clients_of_spark_connect_do_not_use_the_servers_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("option", ["privateKeyFile", "privatekeyorigin", "privateKeyAudience"])
+def test_clients_of_spark_connect_do_not_use_the_servers_key(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "of-a-session")
-    for option in ("privateKeyFile", "privatekeyorigin", "privateKeyAudience"):
-        with pytest.raises(OptionError, match=f"option '{option}' is refused"):
-            refuse_identity_options({option: "x"})
+    with pytest.raises(OptionError, match=f"option '{option}' is refused"):
+        refuse_identity_options({option: "x"})

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -147,21 +148,14 @@ def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (tmp_path / coding).write_bytes(json.dumps(BEARER | {"scope": "ü"}, ensure_ascii=False).encode(coding))
     monkeypatch.setenv("HOME", str(tmp_path))
     expected = load_profile(BEARER)
-    for source in (
-        path,
-        str(path),
-        f"~/{path.name}",
-        path.as_uri(),
-        f"file:{path}",
-        *(tmp_path / coding for coding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")),
-        "memory://p.share",
-        f" {json.dumps(BEARER)} ",
-        f"\ufeff{json.dumps(BEARER)}",
-    ):
-        assert load_profile(source) == expected, source
-    for source in (str(path), json.dumps(BEARER)):
-        monkeypatch.setenv(ENVIRONMENT, source)
-        assert profile_from_environment() == expected
+    sources = [path, str(path), f"~/{path.name}", path.as_uri(), f"file:{path}", "memory://p.share"]
+    sources += [tmp_path / coding for coding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")]
+    sources += [f" {json.dumps(BEARER)} ", f"\ufeff{json.dumps(BEARER)}"]
+    assert [source for source in sources if load_profile(source) != expected] == []
+    monkeypatch.setenv(ENVIRONMENT, str(path))
+    assert profile_from_environment() == expected
+    monkeypatch.setenv(ENVIRONMENT, json.dumps(BEARER))
+    assert profile_from_environment() == expected
     monkeypatch.setenv(ENVIRONMENT, " ")
     assert profile_from_environment() is None
 
@@ -175,12 +169,12 @@ def test_from_a_web_server(server: ScriptedServer) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("source", ["dbfs:/mnt/p.share", "dbfs:///mnt/p.share"])
+def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr(
         Path, "open", lambda self, _: io.BytesIO(json.dumps(BEARER | {"bearerToken": str(self)}).encode())
     )
-    for source in ("dbfs:/mnt/p.share", "dbfs:///mnt/p.share"):
-        assert load_profile(source).bearer_token == "/dbfs/mnt/p.share"
+    assert load_profile(source).bearer_token == "/dbfs/mnt/p.share"
 
 
 @pytest.mark.parametrize(
@@ -234,12 +228,14 @@ def test_a_file_that_is_no_object(text: str, tmp_path: Path) -> None:
         load_profile(path)
 
 
-def test_a_profile_shows_no_secret(key_file: Path) -> None:
-    for fields in (BEARER, OAUTH, BASIC, jwt_fields(key_file)):
-        profile = load_profile(fields, key=consent_to(key_file))
-        assert "s3cret" not in repr(profile)
-        assert "s3cret" not in str(profile)
-        assert pickle.loads(pickle.dumps(profile)) == profile
+@pytest.mark.parametrize(
+    "fields", [lambda _: BEARER, lambda _: OAUTH, lambda _: BASIC, jwt_fields], ids=["bearer", "oauth", "basic", "key"]
+)
+def test_a_profile_shows_no_secret(key_file: Path, fields: Callable[[Path], dict[str, Any]]) -> None:
+    profile = load_profile(fields(key_file), key=consent_to(key_file))
+    assert "s3cret" not in repr(profile)
+    assert "s3cret" not in str(profile)
+    assert pickle.loads(pickle.dumps(profile)) == profile
 
 
 JSON = st.recursive(

@@ -92,8 +92,8 @@ def test_memory_is_of_server_and_table(rest_of: Rest) -> None:
     with ScriptedServer() as picky, ScriptedServer() as easy:
         picky.on("/query", answering(lambda body: "maxFiles" in body, refusal(400)))
         easy.on("/query", answering(lambda body: "maxFiles" not in body, refusal(400)))
-        for server in (picky, easy, picky, easy):
-            assert list(rest_of(server).query(NAME, Query()).blocks())
+        answers = [list(rest_of(server).query(NAME, Query()).blocks()) for server in (picky, easy, picky, easy)]
+        assert all(answers)
         assert [len(picky.asked), len(easy.asked)] == [3, 2]
     assert len(request_shape.FALLBACKS) <= request_shape._MOST_TABLES
 
@@ -103,8 +103,7 @@ def test_server_that_changes_its_mind(server: ScriptedServer, rest: SharingRest)
     rest.query(NAME, Query())
     server.on("/query", answering(lambda body: "maxFiles" not in body, refusal(400)))
     server.asked.clear()
-    for fallback in (None, None):
-        assert rest.query(NAME, Query()).fallback is fallback
+    assert [rest.query(NAME, Query()).fallback for _ in range(2)] == [None, None]
     assert bodies(server) == [{"maxFiles": PAGE_SIZE}, {}, {}]
 
 

@@ -9,11 +9,10 @@ import json
 import logging
 import random
 import socket
-import ssl
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import format_datetime
@@ -48,6 +47,7 @@ from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support import HANGS
 from support.drawing import cases
+from support.one_url import OneUrl
 from unit.sharing.scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 
@@ -93,15 +93,20 @@ def test_a_coding_that_is_none_is_told_at_once(
     assert len(server.asked) == 1
 
 
-def test_codings_that_are_read(server: ScriptedServer, rest: SharingRest) -> None:
-    body, coder = json.dumps({"items": [{"name": "a"}]}).encode(), zlib.compressobj(wbits=-15)
-    for coding, coded in (
-        ("deflate", coder.compress(body) + coder.flush()),
-        ("gzip", gzip.compress(body) + bytes(512)),
-        ("utf-8", body),
-    ):
-        server.on("/shares", Reply(coded, headers={"Content-Encoding": coding}))
-        assert [share.name for share in rest.list_shares()] == ["a"]
+@pytest.mark.parametrize(
+    ("coding", "encode"),
+    [
+        ("deflate", lambda body: (coder := zlib.compressobj(wbits=-15)).compress(body) + coder.flush()),
+        ("gzip", lambda body: gzip.compress(body) + bytes(512)),
+        ("utf-8", lambda body: body),
+    ],
+)
+def test_codings_that_are_read(
+    server: ScriptedServer, rest: SharingRest, coding: str, encode: Callable[[bytes], bytes]
+) -> None:
+    body = json.dumps({"items": [{"name": "a"}]}).encode()
+    server.on("/shares", Reply(encode(body), headers={"Content-Encoding": coding}))
+    assert [share.name for share in rest.list_shares()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -227,15 +232,17 @@ def test_a_server_that_is_silent(rest_of: Rest, server: ScriptedServer, clock: C
         rest.table_version(NAME)
 
 
-def test_what_is_not_transient_is_raised_as_it_is(settings: NetworkSettings, clock: Clock) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("x"), ConfigError("y"), KeyboardInterrupt()], ids=repr)
+def test_what_is_not_transient_is_raised_as_it_is(
+    settings: NetworkSettings, clock: Clock, error: BaseException
+) -> None:
     """T53: other errors are never retried."""
-    for error in (RuntimeError("x"), ConfigError("y"), KeyboardInterrupt()):
 
-        def fail(error: BaseException = error) -> None:
-            raise error
+    def fail() -> None:
+        raise error
 
-        with pytest.raises(type(error)):
-            with_retries(settings, fail)
+    with pytest.raises(type(error)):
+        with_retries(settings, fail)
     assert clock.slept == []
 
 
@@ -470,21 +477,17 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, clock: Clock, 
             rest.table_version(NAME)
         assert (clock.slept == []) == (how == "answers"), "its refusal is final"
         assert "s3cret" not in str(refused.value)
-        source = url_reader(_Fixed(), StorageSettings(retry_seconds=0.5, proxy=settings.proxy), name="f", size=1)
+        source = url_reader(
+            OneUrl("https://data.invalid/f?sig=x"),
+            StorageSettings(retry_seconds=0.5, proxy=settings.proxy),
+            name="f",
+            size=1,
+        )
         with pytest.raises(
             NetworkError, match=rf"the proxy on the way to data\.invalid (did not|refused to) connect.*{reason}"
         ):
             source.read(0, 1)
         refusing.shutdown()
-
-
-class _Fixed:
-    """The lease of one URL."""
-
-    def current(self) -> str:
-        return "https://data.invalid/f?sig=x"
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None: ...
 
 
 def test_what_a_retried_call_holds_is_let_go_of_when_it_ends(settings: NetworkSettings) -> None:
@@ -504,27 +507,6 @@ def test_what_a_retried_call_holds_is_let_go_of_when_it_ends(settings: NetworkSe
 
 
 # Certificates
-
-
-@pytest.fixture
-def secure(certificate: Path) -> Iterator[ScriptedServer]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    with ScriptedServer(context) as running:
-        running.on("", OK)
-        yield running
-
-
-def test_tls_is_verified_on_loopback_too(secure: ScriptedServer, rest_of: Rest, clock: Clock) -> None:
-    """peers.md 4.3: the reference Python client does not verify ``localhost``."""
-    with pytest.raises(
-        NetworkError,
-        match=r"TLS with 127.0.0.1 failed \(certificate verify failed: self.signed certificate\); set the option caBundle",
-    ) as caught:
-        rest_of(secure).table_version(NAME, "s3cret-query")
-    assert clock.slept == []
-    assert secure.asked == []
-    assert "s3cret" not in str(caught.value)
 
 
 def test_tls_with_a_server_that_speaks_http_is_told(server: ScriptedServer, rest_of: Rest, clock: Clock) -> None:

@@ -106,10 +106,26 @@ def answer(
     return rest.query(table, query, formats=formats, reads_all=True)
 
 
+#: How a server may shape its answers, and what may happen to them.
+SHAPES = [
+    dict(zip(("repeat_head", "bare_end_stream", "end_stream_action"), choices, strict=True))
+    for choices in itertools.product((True, False), (False, True), (True, False))
+]
+FAULTS = [{"truncate": 300}, {"truncate": -5}, {"reset": True}, {"status": 503}, {"reset": True, "truncate": 99}]
+
+
+@pytest.mark.parametrize(
+    ("shape", "fault"), [*((shape, {}) for shape in SHAPES), *(({}, fault) for fault in FAULTS)], ids=str
+)
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("formats", [("delta", "parquet"), ("delta",)])
 def test_the_same_files_however_they_come(
-    server: SharingServer, rest: SharingRest, query: str, formats: tuple[str, ...], clock: Clock
+    server: SharingServer,
+    rest: SharingRest,
+    query: str,
+    formats: tuple[str, ...],
+    shape: dict[str, bool],
+    fault: dict[str, Any],
 ) -> None:
     """In pages of one, with and without repeated heads, with the last line bare or only where it is needed, and with
     answers that break off anywhere."""
@@ -117,26 +133,18 @@ def test_the_same_files_however_they_come(
     assert len(expected[3]) >= 2
     settings = server.settings
     settings.page_size = 1
-    for repeat_head, bare, end in itertools.product((True, False), (False, True), (True, False)):
-        settings.repeat_head, settings.bare_end_stream, settings.end_stream_action = repeat_head, bare, end
-        assert ask(rest, query, formats) == expected
-    settings.end_stream_action = True
+    for choice, value in shape.items():
+        setattr(settings, choice, value)
     kind = "changes" if isinstance(QUERIES[query][1], ChangesQuery) else "query"
-    for fault in (
-        {"truncate": 300},
-        {"truncate": -5},
-        {"reset": True},
-        {"status": 503},
-        {"reset": True, "truncate": 99},
-    ):
-        hit = server.faults.add(kind, skip=1, **fault)
-        assert ask(rest, query, formats) == expected
-        assert hit.hits == 1
+    hit = server.faults.add(kind, skip=1, **fault) if fault else None
+    assert ask(rest, query, formats) == expected
+    assert hit is None or hit.hits == 1
 
 
+@pytest.mark.parametrize("held", [1 << 20, 10])
 @pytest.mark.parametrize("is_asked", [True, False], ids=["maxFiles", "by-the-server"])
 def test_the_next_page_is_asked_for_while_one_is_parsed(
-    server: SharingServer, rest: SharingRest, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+    server: SharingServer, rest: SharingRest, is_asked: bool, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that is longer than is held is parsed as it arrives, and nothing is asked for ahead of it."""
     expected, began = ask(rest, "vectors")[3], threading.Event()
@@ -150,16 +158,15 @@ def test_the_next_page_is_asked_for_while_one_is_parsed(
             waited.append(began.is_set())
             super().append(block)
 
-    for held in (1 << 20, 10):
-        waited: list[bool] = []
-        began.clear()
-        server.reset_metrics()
-        monkeypatch.setattr(pages_ahead, "_HELD_BYTES", held)
-        answered = rest.query(VECTORS, query, sink=Sink, reads_all=True)
-        assert told(answered)[3] == expected
-        assert server.count("query") == requests
-        ahead = held > 10
-        assert waited == [ahead and is_asked, ahead, ahead], "known before the first record of a page is taken"
+    waited: list[bool] = []
+    began.clear()
+    server.reset_metrics()
+    monkeypatch.setattr(pages_ahead, "_HELD_BYTES", held)
+    answered = rest.query(VECTORS, query, sink=Sink, reads_all=True)
+    assert told(answered)[3] == expected
+    assert server.count("query") == requests
+    ahead = held > 10
+    assert waited == [ahead and is_asked, ahead, ahead], "known before the first record of a page is taken"
 
 
 def test_a_refresh_token_pins_the_snapshot_over_pages(
@@ -188,17 +195,21 @@ def test_asynchronous_queries(server: SharingServer, rest: SharingRest, status: 
     assert told(rest.query(PLAIN, Query(idempotency_key="k3"))) == expected, "a server that does not know of it"
 
 
-def test_browsing(server: SharingServer, rest: SharingRest) -> None:
-    for server.settings.list_page_size, server.settings.missing_items, server.settings.all_tables in itertools.product(
-        (500, 1), (False, True), (True, False)
-    ):
-        assert [s.name for s in rest.list_shares()] == ["s.1"]
-        assert {s.name for s in rest.list_schemas("s.1")} <= {"default", "empty"}
-        assert [(t.share, t.schema, t.name) for t in rest.list_tables("s.1", "default")] == [
-            ("s.1", "default", "plain"),
-            ("s.1", "default", "vectors"),
-        ]
-        assert [t.name for t in rest.list_all_tables("s.1")] == ["plain", "vectors"]
+@pytest.mark.parametrize("all_tables", [True, False], ids=["all-tables", ""])
+@pytest.mark.parametrize("missing_items", [False, True], ids=["", "no items"])
+@pytest.mark.parametrize("page_size", [500, 1])
+def test_browsing(
+    server: SharingServer, rest: SharingRest, page_size: int, missing_items: bool, all_tables: bool
+) -> None:
+    settings = server.settings
+    settings.list_page_size, settings.missing_items, settings.all_tables = page_size, missing_items, all_tables
+    assert [s.name for s in rest.list_shares()] == ["s.1"]
+    assert {s.name for s in rest.list_schemas("s.1")} <= {"default", "empty"}
+    assert [(t.share, t.schema, t.name) for t in rest.list_tables("s.1", "default")] == [
+        ("s.1", "default", "plain"),
+        ("s.1", "default", "vectors"),
+    ]
+    assert [t.name for t in rest.list_all_tables("s.1")] == ["plain", "vectors"]
     with pytest.raises(NotFoundError):
         list(rest.list_all_tables("nobody"))
 
@@ -242,12 +253,11 @@ def test_refusals(rest: SharingRest, query: Query | ChangesQuery, words: str) ->
 
 @pytest.mark.parametrize("hash_of", ["parquet", "delta"])
 def test_ids_under_one_hash_do_not_depend_on_the_format(rest: SharingRest, hash_of: str) -> None:
-    answers = []
-    for formats in (("parquet",), ("delta",)):
-        response = rest.query(PLAIN, Query(file_id_hash=hash_of), formats=formats)
-        assert (response.head.response_format, response.file_id_hash) == (formats[0], hash_of)
-        answers.append(sorted(name for block in response.blocks() for name in block.ids))
-    assert answers[0] == answers[1]
+    responses = [rest.query(PLAIN, Query(file_id_hash=hash_of), formats=(name,)) for name in ("parquet", "delta")]
+    asked = [(response.head.response_format, response.file_id_hash) for response in responses]
+    assert asked == [("parquet", hash_of), ("delta", hash_of)]
+    ours, theirs = (sorted(name for block in response.blocks() for name in block.ids) for response in responses)
+    assert ours == theirs
 
 
 def test_an_old_server(server: SharingServer, rest: SharingRest) -> None:

@@ -7,7 +7,6 @@ import os
 import random
 import stat
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,26 +23,13 @@ from delta_sharing_spark.storage.block_cache import BLOCK, BlockCache, CachedSou
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.drawing import cases
+from unit.scan.local_access import Bytes
 
 DATA = random.Random(1).randbytes(3 * BLOCK + 12_345)
 
 
-@dataclass
-class Source:
-    data: bytes = DATA
-    name: str = "f"
-    reads: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
-
-    def read(self, start: int, length: int) -> memoryview:
-        self.reads.append((start, length))
-        return memoryview(self.data)[start : start + length]
-
-    def close(self) -> None:
-        pass
+def source(data: bytes = DATA) -> Bytes:
+    return Bytes("f", data)
 
 
 def files(root: Path) -> list[Path]:
@@ -59,22 +45,22 @@ def test_reads_are_the_files_bytes(
     cache = BlockCache(str(root), room)
     for start, length in asked:
         length = min(length, len(DATA) - start)
-        assert bytes(CachedSource(Source(), cache, "k").read(start, length)) == DATA[start : start + length]
+        assert bytes(CachedSource(source(), cache, "k").read(start, length)) == DATA[start : start + length]
         assert sum(path.stat().st_size for path in files(root)) <= room
 
 
 def test_a_second_reader_asks_for_nothing(tmp_path: Path) -> None:
-    first, second = Source(), Source()
+    first, second = source(), source()
     CachedSource(first, BlockCache(str(tmp_path / "new"), 1 << 30), "k").read(0, len(DATA))
-    assert first.reads == [(0, len(DATA))], "missing neighbours are one request"
+    assert first.log == [(0, len(DATA))], "missing neighbours are one request"
     again = CachedSource(second, BlockCache(str(tmp_path / "new"), 1 << 30), "k")
     assert bytes(again.read(5, BLOCK)) == DATA[5 : BLOCK + 5]
-    assert second.reads == []
+    assert second.log == []
     for path in files(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    other = Source(DATA[:-1])
+    other = source(DATA[:-1])
     CachedSource(other, BlockCache(str(tmp_path / "new"), 1 << 30), "k").read(0, 10)
-    assert other.reads, "a file of another size is another file"
+    assert other.log, "a file of another size is another file"
 
 
 @pytest.mark.parametrize(
@@ -82,39 +68,39 @@ def test_a_second_reader_asks_for_nothing(tmp_path: Path) -> None:
 )
 def test_damaged_blocks_are_fetched_anew(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
     cache = BlockCache(str(tmp_path), 1 << 30)
-    CachedSource(Source(), cache, "k").read(0, len(DATA))
+    CachedSource(source(), cache, "k").read(0, len(DATA))
     for path in files(tmp_path):
         path.write_bytes(damage(path.read_bytes()))
-    source = Source()
-    assert bytes(CachedSource(source, cache, "k").read(0, len(DATA))) == DATA
-    assert source.reads
-    assert bytes(CachedSource(Source(b"\0" * len(DATA)), cache, "k").read(0, len(DATA))) == DATA
+    file = source()
+    assert bytes(CachedSource(file, cache, "k").read(0, len(DATA))) == DATA
+    assert file.log
+    assert bytes(CachedSource(source(b"\0" * len(DATA)), cache, "k").read(0, len(DATA))) == DATA
 
 
 def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
     cache = BlockCache(str(tmp_path), 4 * BLOCK + 4096)
-    source = CachedSource(Source(), cache, "k")
+    file = CachedSource(source(), cache, "k")
     for number, start in enumerate((0, BLOCK, 2 * BLOCK)):
-        source.read(start, 1)
+        file.read(start, 1)
         for path in files(tmp_path):
             if path.stat().st_mtime > 10**6:
                 os.utime(path, (number + 1, number + 1))
-    source.read(0, 1)  # used again
+    file.read(0, 1)  # used again
     for name in "abc":
-        CachedSource(Source(), cache, name).read(0, 1)
-    counted = Source()
+        CachedSource(source(), cache, name).read(0, 1)
+    counted = source()
     again = CachedSource(counted, cache, "k")
     again.read(0, 1)
-    assert counted.reads == []
+    assert counted.log == []
     again.read(BLOCK, 1)
-    assert counted.reads, "the second block had not been used for longest"
+    assert counted.log, "the second block had not been used for longest"
 
 
 def test_an_unusable_directory_costs_nothing_but_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     cache = BlockCache(str(tmp_path / "file"), 1 << 30)
     for _ in range(2):
-        assert bytes(CachedSource(Source(), cache, "k").read(7, 99)) == DATA[7:106]
+        assert bytes(CachedSource(source(), cache, "k").read(7, 99)) == DATA[7:106]
     assert len(caplog.records) == 1
 
 
@@ -124,7 +110,7 @@ def _hammer(root: str, seed: int, failures: object) -> None:
         key = noise.choice("xyz")
         start = noise.randrange(len(DATA))
         length = min(noise.randrange(2 * BLOCK), len(DATA) - start)
-        if bytes(CachedSource(Source(), cache, key).read(start, length)) != DATA[start : start + length]:
+        if bytes(CachedSource(source(), cache, key).read(start, length)) != DATA[start : start + length]:
             failures.put(seed)  # type: ignore[attr-defined]
 
 
@@ -148,7 +134,7 @@ def test_the_directory_and_its_missing_parents_are_for_their_owner_only(tmp_path
     root = tmp_path.joinpath(*(str(number) for number in range(parents)))
     before = os.umask(0)
     try:
-        CachedSource(Source(), BlockCache(str(root), 1 << 30), "k").read(0, 10)
+        CachedSource(source(), BlockCache(str(root), 1 << 30), "k").read(0, 10)
     finally:
         os.umask(before)
     made = [path for path in tmp_path.rglob("*") if path.is_dir()]

@@ -6,7 +6,6 @@ import http.client
 import io
 import random
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ from delta_sharing_spark.network.connections import BreakableAdapter
 from delta_sharing_spark.network.http import NetworkSettings, data_session
 from delta_sharing_spark.network.pooled_connections import PooledAnswer, send
 from delta_sharing_spark.network.urls import parse_url
-from support.certificates import certificate_of
+from support.certificates import certificate_of, context_of
 from unit.storage.misbehaving_server import Handler, Server
 
 DATA = random.Random(7).randbytes(300_000)
@@ -142,12 +141,12 @@ TARGETS = [
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_target_is_sent_letter_by_letter_each_time(server: Server, session: requests.Session, target: str) -> None:
     root = server.url.rpartition("/")[0]
+    headers = {"Range": "bytes=0-9", "Accept-Encoding": "identity"}
     for is_decoded in (False, False, True):
-        headers = {"Range": "bytes=0-9", "Accept-Encoding": "identity"}
         with send(session, "GET", parse_url(root + target), headers, (5.0, 5.0), is_decoded=is_decoded) as answer:
             if isinstance(answer, PooledAnswer):
                 answer.read_into(memoryview(bytearray(10)))
-        assert server.lines[-1] == f"GET {target.partition('#')[0]} HTTP/1.1"
+    assert server.lines == [f"GET {target.partition('#')[0]} HTTP/1.1"] * 3
 
 
 @given(st.text(st.sampled_from("abzAZ09-._~!$&'()*+,;=:@/?%[]{}|^`\"2EeFf7"), max_size=30), st.booleans())
@@ -237,14 +236,12 @@ def test_a_proxy_of_http_is_named_the_whole_url(server: Server) -> None:
 
 def test_a_tunnel_is_made_once_and_shows_the_proxy_no_url(tmp_path: Path) -> None:
     certificate = certificate_of(tmp_path, "data.invalid")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context = context_of(certificate)
     behind = Server(DATA, context)
     with Proxy(behind) as proxy:
         session = data_session(replace(proxy.settings, ca_bundle=str(certificate)))
-        for start in (0, 500):
-            asked = ask(session, "https://data.invalid//k%7e?sig=SECRET", start, start + 10)
-            assert asked == (206, DATA[start : start + 10])
+        answers = [ask(session, "https://data.invalid//k%7e?sig=SECRET", start, start + 10) for start in (0, 500)]
+        assert answers == [(206, DATA[:10]), (206, DATA[500:510])]
         assert behind.lines == ["GET //k%7e?sig=SECRET HTTP/1.1"] * 2
         assert [line.rpartition(" ")[0] for line in proxy.lines] == ["CONNECT data.invalid:443"]
         assert proxy.users == ["Basic bWU6czNjcmV0"]

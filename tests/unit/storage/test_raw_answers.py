@@ -21,6 +21,7 @@ from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.presigned import url_reader
 from delta_sharing_spark.storage.range_reader import StorageSettings
 from support.cloud_secrets import aws_session
+from support.one_url import OneUrl
 
 DATA = b"".join(b'{"add":{"path":"%06d"}}\n' % number for number in range(1000))
 #: Sends the answer to a method that asks for the bytes from a place to another; the connection is closed after it.
@@ -48,24 +49,13 @@ def serving(answer: Answer) -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-class _Lease:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def current(self) -> str:
-        return self._url
-
-    def refused(self, source: str, name: str, refusal: PermissionError, refusals: int) -> None:
-        raise AssertionError
-
-
 def pause(_: float) -> None:
     time.sleep(0.01)
 
 
 def by_url(url: str, start: int = 0, length: int = len(DATA), **settings: Any) -> bytes:
     policy = StorageSettings(local_server=True, sleep=pause, **{"retry_seconds": 2.0, **settings})
-    lease = _Lease(f"{url}/f?sig=SECRET")
+    lease = OneUrl(f"{url}/f?sig=SECRET")
     return bytes(url_reader(lease, policy, name="f", size=len(DATA)).read(start, length))
 
 
@@ -152,18 +142,20 @@ def test_what_comes_before_the_final_status_is_skipped(read: Callable[[str], byt
         assert read(url) == DATA
 
 
+def _in_chunks(to: socket.socket, method: str, start: int, end: int) -> None:
+    body = DATA[start:end]
+    to.sendall(head(start, end, "Transfer-Encoding: chunked") + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+
+
+def _with_two_lengths(to: socket.socket, method: str, start: int, end: int) -> None:
+    to.sendall(head(start, end, f"Content-Length: {end - start}") + (DATA[start:end] if method == "GET" else b""))
+
+
+@pytest.mark.parametrize("answer", [_in_chunks, _with_two_lengths])
 @pytest.mark.parametrize("read", [by_url, by_directory])
-def test_a_length_beside_chunks_or_twice(read: Callable[[str], bytes]) -> None:
-    def chunks(to: socket.socket, method: str, start: int, end: int) -> None:
-        body = DATA[start:end]
-        to.sendall(head(start, end, "Transfer-Encoding: chunked") + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
-
-    def twice(to: socket.socket, method: str, start: int, end: int) -> None:
-        to.sendall(head(start, end, f"Content-Length: {end - start}") + (DATA[start:end] if method == "GET" else b""))
-
-    for answer in (chunks, twice):
-        with serving(answer) as url:
-            assert read(url) == DATA
+def test_a_length_beside_chunks_or_twice(read: Callable[[str], bytes], answer: Callable[..., None]) -> None:
+    with serving(answer) as url:
+        assert read(url) == DATA
 
 
 def _slow(to: socket.socket, method: str, start: int, end: int) -> None:

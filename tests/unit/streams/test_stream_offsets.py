@@ -162,16 +162,16 @@ UNHASHED = StreamIdentity("7ba6c1f3", "url", "parquet", None)
         (UNHASHED, UNHASHED, None),
     ],
 )
+@pytest.mark.parametrize("middle", [Position(4, 2), Position(4, 2, True)], ids=["rows", "changes"])
 def test_the_middle_of_a_version_goes_on_only_in_the_same_order(
-    then: StreamIdentity, now: StreamIdentity, refusal: str | None
+    then: StreamIdentity, now: StreamIdentity, refusal: str | None, middle: Position
 ) -> None:
     begun = Position(0)
-    for middle in (Position(4, 2), Position(4, 2, True)):
-        if refusal is None:
+    if refusal is None:
+        check_identity(StreamOffset(middle, begun, then), now, "s.d.t")
+    else:
+        with pytest.raises(StreamError, match=refusal):
             check_identity(StreamOffset(middle, begun, then), now, "s.d.t")
-        else:
-            with pytest.raises(StreamError, match=refusal):
-                check_identity(StreamOffset(middle, begun, then), now, "s.d.t")
     if then.table_id == now.table_id:
         check_identity(StreamOffset(Position(4), begun, then), now, "s.d.t")
 
@@ -297,9 +297,11 @@ def test_rows_that_pass_the_condition_before_and_after_come_once(
     options = share(DeltaTableBuilder(tmp_path / "t", SCHEMA).append(numbered(range(12)), files=12))
     options |= {"maxFilesPerTrigger": "1", **(through if mode == "flight" else {"accessMode": mode})}
     checkpoint = Checkpoint()
+    places = []
     for condition in ("id IN (1, 4, 7, 10)", "id IN (1, 4, 7, 10) OR id > 5", "id IN (1, 4, 7, 10) OR id < 5"):
         Run(checkpoint, {**options, "where": condition}).step()
-        assert checkpoint.last["index"] > 0
+        places.append(checkpoint.last["index"])
+    assert min(places) > 0
     Run(checkpoint, options).drain()
     assert len(checkpoint.ids) == len(set(checkpoint.ids))
     assert {1, 4, 7, 10} <= set(checkpoint.ids)

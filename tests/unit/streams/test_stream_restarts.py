@@ -120,11 +120,15 @@ def test_a_replay_comes_before_any_latest_offset(
 ) -> None:
     options = {**share(table), **way, **feed, "startingVersion": "0", "maxFilesPerTrigger": "2"}
     checkpoint = Checkpoint()
-    for kill in ("planned", "written"):
+
+    def killed_at(moment: str) -> None:
         with pytest.raises(Killed):
-            Run(checkpoint, options).step(kill)
+            Run(checkpoint, options).step(moment)
         table.append(numbered(table.version * 2, 2))
         server.expire_urls()
+
+    killed_at("planned")
+    killed_at("written")
     run = Run(checkpoint, options)
     server.reset_metrics()
     start, end = run.reader.initialOffset(), checkpoint.last
@@ -210,8 +214,13 @@ def test_files_beyond_the_asked_range_are_dropped(
     assert [len(files) for files in run.files.values()] == [5]
 
 
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "0"}], ids=["snapshot", "version 0"])
 def test_a_server_that_lists_files_in_any_order(
-    share: Share, table: DeltaTableBuilder, feed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    share: Share,
+    table: DeltaTableBuilder,
+    feed: dict[str, str],
+    start: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real, draw = Pages.write, random.Random(7)
 
@@ -220,14 +229,13 @@ def test_a_server_that_lists_files_in_any_order(
 
     monkeypatch.setattr(Pages, "write", shuffled)
     table.append(numbered(4, 4), files=4).append(numbered(8, 8), files=8)
-    for start in ({}, {"startingVersion": "0"}):
-        options = {**share(table), **feed, **start, "accessMode": "url", "maxFilesPerTrigger": "3"}
-        checkpoint = Checkpoint()
-        for kill in ("planned", "split", "written", None) * 3:
-            with contextlib.suppress(Killed):
-                Run(checkpoint, options).step(kill)
-        Run(checkpoint, options).drain()
-        assert checkpoint.ids == list(range(16))
+    options = {**share(table), **feed, **start, "accessMode": "url", "maxFilesPerTrigger": "3"}
+    checkpoint = Checkpoint()
+    for kill in ("planned", "split", "written", None) * 3:
+        with contextlib.suppress(Killed):
+            Run(checkpoint, options).step(kill)
+    Run(checkpoint, options).drain()
+    assert checkpoint.ids == list(range(16))
 
 
 def test_rewrites_that_change_no_row_are_no_rows(
@@ -357,18 +365,19 @@ def test_a_log_that_was_cleaned_between_checkpoints_is_read_by_its_commits(
         (table.path / "_delta_log" / f"{version:020d}.json").unlink()
     if begun == 0:  # a new stream, from a version and from its time
         moment = datetime.fromtimestamp(table.commits[6][0]["commitInfo"]["timestamp"] / 1000, timezone.utc).isoformat()
-        for start in ({"startingVersion": "6"}, {"startingTimestamp": moment}):
-            anew = Checkpoint()
-            Run(anew, {**options, **start}).drain()
-            assert anew.ids == list(range(7, 16))
+        by_version, by_time = Checkpoint(), Checkpoint()
+        Run(by_version, {**options, "startingVersion": "6"}).drain()
+        Run(by_time, {**options, "startingTimestamp": moment}).drain()
+        assert by_version.ids == by_time.ids == list(range(7, 16))
     elif begun > 4:
         Run(checkpoint, options).drain()
         assert checkpoint.ids == list(range(16))
         assert read_before < 16
 
 
+@pytest.mark.parametrize("start", [5, 6])
 def test_versions_whose_columns_are_not_known_are_refused_without_advice_that_leaves_rows_out(
-    share: Share, table: DeltaTableBuilder, feed: dict[str, str]
+    share: Share, table: DeltaTableBuilder, feed: dict[str, str], start: int
 ) -> None:
     options = {**share(table), **feed, "accessMode": "dir", "allowAddedColumns": "true"}
     for number in range(4, 8):
@@ -380,10 +389,9 @@ def test_versions_whose_columns_are_not_known_are_refused_without_advice_that_le
     checkpoint = Checkpoint()
     Run(checkpoint, {**options, "startingVersion": "7"}).drain()
     assert checkpoint.ids == [8, 9]
-    for start in (5, 6):
-        with pytest.raises(VersionError, match=r"until version 7 changed them is not known") as refused:
-            Run(Checkpoint(), {**options, "startingVersion": str(start)}).step()
-        assert not re.search(r"(start|ask|read).{0,20} (at|from|for) version \d|startingVersion \d", str(refused.value))
+    with pytest.raises(VersionError, match=r"until version 7 changed them is not known") as refused:
+        Run(Checkpoint(), {**options, "startingVersion": str(start)}).step()
+    assert not re.search(r"(start|ask|read).{0,20} (at|from|for) version \d|startingVersion \d", str(refused.value))
 
 
 OBSTACLES: dict[str, Callable[[DeltaTableBuilder], object]] = {

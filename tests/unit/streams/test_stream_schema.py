@@ -255,12 +255,13 @@ def test_a_mapping_that_ended_is_no_mapping_of_the_versions_before(
     table.properties.pop("delta.columnMapping.mode")
     table.commit([*(f.remove(0, data_change=False) for f in table.files), table.metadata_action()])
     options = {**share(table), "startingVersion": "3"}
-    words = []
-    for way in ({"accessMode": "dir"}, {"accessMode": "url"}, {"accessMode": "url", "responseFormat": "parquet"}):
-        by_newest = lambda request, *_: "parquet" if "parquet" in request.capabilities.formats else "delta"  # noqa: E731
-        monkeypatch.setattr(queries, "choose_format", by_newest)
+    by_newest = lambda request, *_: "parquet" if "parquet" in request.capabilities.formats else "delta"  # noqa: E731
+    monkeypatch.setattr(queries, "choose_format", by_newest)
+
+    def refusal(**way: str) -> str:
         with pytest.raises(DeltaSharingError) as caught:
             Run(Checkpoint(), {**options, **way}).drain()
-        words.append(f"{type(caught.value).__name__}: {caught.value}")
-    assert words[0] == words[1]
-    assert "cannot express columnMapping" in words[2]
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    assert refusal(accessMode="dir") == refusal(accessMode="url")
+    assert "cannot express columnMapping" in refusal(accessMode="url", responseFormat="parquet")

@@ -77,7 +77,7 @@ class FileBatch(Protocol):
         """The number of each file's partition, and partition values by such a number."""
 
     def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
-        """The tasks of the files at some places, which grow."""
+        """The tasks of the files at some places, which grow; there is one at least."""
 
 
 class FileBatches(Sequence[FileTask]):

@@ -150,9 +150,7 @@ class AddBatch:
         return of_each, [dict(zip(names, values, strict=True)) for values in numbers]
 
     def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
-        """The tasks of the files at some places, which grow; raises LogError for a malformed vector."""
-        if not len(places):
-            return self.slice(0, 0)._columns(keep_stats=False)
+        """See ``planned_files.FileBatch``; raises LogError for a malformed vector."""
         first, last = int(places[0]), int(places[-1]) + 1
         if last - first == len(places):
             chosen = self.slice(first, last - first)

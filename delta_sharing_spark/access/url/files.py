@@ -221,7 +221,8 @@ class SnapshotFiles:
 
     def dues(self, access: UrlAccess) -> Iterator[float]:
         """When URLs of the page are due for renewal: the earliest that the answer tells of all, and that of a URL."""
-        for task in self._columns_at(np.arange(min(1, len(self._partitions)))).tasks():
+        if len(self._partitions):
+            task = next(self._columns_at(np.arange(1)).tasks())
             end = earliest(access.ends(task), self._columns.earliest_end)
             yield url_term(task.location, end, access.planned_at).renew_at
 

@@ -403,3 +403,15 @@ class Ids:
         ids = [self.ids[place] for place in places.tolist()]
         nothing = [0] * len(ids)
         return TaskColumns(ids, ids, nothing, nothing, nothing, [None], {})
+
+
+def test_a_table_without_files_is_planned() -> None:
+    listing = lines(0, numFiles=0)
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(listing, headers=WHOLE))
+        client = SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+        for where in (None, "day = 7"):
+            planned = client.table("s.d.t").scan(where=where).plan()
+            assert (list(planned.files), SplitPartition.of(planned.splits)) == ([], [])
+        assert client.table("s.d.t").scan().count() == 0

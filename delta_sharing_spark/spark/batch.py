@@ -59,7 +59,7 @@ def _unpickled(split: bytes) -> SplitPartition:
     return SplitPartition([pickle.loads(split)], 0)  # noqa: S301 (a part of a pickle)
 
 
-class SplitReader:
+class TaskReader:
     """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need.
 
     Attributes:
@@ -85,7 +85,7 @@ class SplitReader:
         return _some_rows_first(batches) if is_tentative else batches
 
 
-class DeltaSharingReader(SplitReader, DataSourceReader):
+class DeltaSharingReader(TaskReader, DataSourceReader):
     """Plans in ``partitions()``, reads in ``read()``.
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.

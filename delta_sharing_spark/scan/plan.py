@@ -210,6 +210,11 @@ class FileSlice:
     start: int = 0
     end: int | None = None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether another slice has the rest of the file."""
+        return self.start > 0 or self.end is not None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return FileSlice, (self.task, self.start, self.end)
 

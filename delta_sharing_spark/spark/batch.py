@@ -53,7 +53,7 @@ class SplitPartition(InputPartition):
         return f"SplitPartition({self.split.index}, files={len(self.split.slices)})"
 
 
-class SplitReader:
+class TaskReader:
     """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need.
 
     Attributes:
@@ -79,7 +79,7 @@ class SplitReader:
         return _some_rows_first(batches) if is_tentative else batches
 
 
-class DeltaSharingReader(SplitReader, DataSourceReader):
+class DeltaSharingReader(TaskReader, DataSourceReader):
     """Plans in ``partitions()``, reads in ``read()``.
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.

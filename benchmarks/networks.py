@@ -1,10 +1,13 @@
 """Each way over a near and a slow network, from the first read of a process on: seconds, requests, bytes, processor, memory.
 
-    python benchmarks/networks.py                                  three tables, three ways, loopback and slow
+    python benchmarks/networks.py                                  three tables, five ways, loopback and slow
     python benchmarks/networks.py --scale 0.1 --turns 1 --tables wide --ways lane --networks slow
     python benchmarks/networks.py --first-read                     what a first read is spent on, step by step (first_read.py)
 
 ``slow`` is 40 ms before an answer and 30 MB/s a connection; others are given as seconds and bytes a second (``0.1,10e6``).
+Two ways read the local files, and tell what the others cannot be faster than by: ``local`` is ``spark.read.parquet``, the
+lane's own reader; ``floor`` is a Python data source of a few lines (``scan.FloorSource``), whose first read is Spark's own as well.
+
 Each way reads each table in a process of its own. Where Spark reads, it has read a local Parquet file and run one
 ``mapInPandas`` before. ``under way`` are requests for data at once, the most and the mean from the first to the last: they tell
 on a busy machine too what seconds tell on a quiet one. Seconds and ``under way`` are those of the first turn of all queries and of the
@@ -27,17 +30,18 @@ from typing import Any
 
 import first_read
 from gate import QUERIES, ask, processor_seconds
+from pyspark import cloudpickle
 from reading import NARROW, write_tables
-from scan import session
+from scan import FloorSource, session
 from served import BANDWIDTH, LATENCY, Served
 
-WAYS = ("lane", "python", "to_arrow")
+WAYS = ("lane", "local", "python", "floor", "to_arrow")
 #: Queries that are asked of the client, which aggregates nothing.
 BY_CLIENT = QUERIES[:2]
 
 
-def reader(way: str, table: str, profile: Path) -> Callable[[str], object]:
-    """What asks one query, by its title."""
+def reader(way: str, table: str, profile: Path, files: Path) -> Callable[[str], object]:
+    """What asks one query, by its title; ``files`` is the table's directory."""
     from delta_sharing_spark import SharingClient
 
     selected = SharingClient(str(profile)).table(f"bench.file.{table}")
@@ -50,13 +54,20 @@ def reader(way: str, table: str, profile: Path) -> Callable[[str], object]:
     with tempfile.TemporaryDirectory() as directory:
         spark.range(1000).write.parquet(f"{directory}/warm")
         spark.read.parquet(f"{directory}/warm").mapInPandas(lambda frames: frames, "id long").count()
+    if way in ("local", "floor"):
+        local = spark.read.parquet(str(files))
+        if way == "floor":
+            cloudpickle.register_pickle_by_value(sys.modules[FloorSource.__module__])  # workers cannot import it
+            schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in local.schema)
+            local = spark.read.format("floor").options(path=str(files), schema=schema).load()
+        return lambda title: ask(title, table, local)
     engine = "native" if way == "lane" else "python"
     return lambda title: ask(title, table, selected.scan().to_spark(spark, engine=engine))
 
 
-def answer(way: str, table: str, profile: Path) -> None:
+def answer(way: str, table: str, profile: Path, files: Path) -> None:
     """Ask each query whose title comes by standard input; tell its seconds, processor seconds and the peak memory in MiB."""
-    run = reader(way, table, profile)
+    run = reader(way, table, profile, files)
     print("ready", flush=True)
     for line in sys.stdin:
         burnt, began = processor_seconds(), time.perf_counter()
@@ -66,9 +77,10 @@ def answer(way: str, table: str, profile: Path) -> None:
         print(json.dumps([seconds, cpu, peak]), flush=True)
 
 
-def measure(way: str, table: str, server: Served, profile: Path, turns: int, size: int) -> None:
+def measure(way: str, table: str, server: Served, profile: Path, turns: int, files: Path) -> None:
     """Print a line for each query."""
-    command = [sys.executable, __file__, "--answer", way, table, str(profile)]
+    size = sum(file.stat().st_size for file in files.glob("*.parquet"))
+    command = [sys.executable, __file__, "--answer", way, table, str(profile), str(files)]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     titles = BY_CLIENT if way == "to_arrow" else QUERIES
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
@@ -110,11 +122,11 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=["loopback", "slow"])
     parser.add_argument("--first-read", action="store_true", help="tell what a first read is spent on instead")
     parser.add_argument("--keep", type=Path, help="a directory for the tables, used again where it holds them")
-    parser.add_argument("--answer", nargs=3, metavar=("WAY", "TABLE", "PROFILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--answer", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:
-        way, table, path = arguments.answer
-        answer(way, table, Path(path))
+        way, table, *paths = arguments.answer
+        answer(way, table, *map(Path, paths))
         return
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as temporary:
         directory = arguments.keep or Path(temporary)
@@ -131,12 +143,11 @@ def main() -> None:
                 print(f"\n{network}, scale {arguments.scale}: {of}", flush=True)
                 for table in arguments.tables:
                     if arguments.first_read:
-                        for way in (*arguments.ways, "ten lines"):
+                        for way in first_read.STEPS:
                             first_read.tell(way, table, server, profile)
                         continue
-                    size = sum(file.stat().st_size for file in tables[table].glob("*.parquet"))
                     for way in arguments.ways:
-                        measure(way, table, server, profile, arguments.turns, size)
+                        measure(way, table, server, profile, arguments.turns, tables[table])
         finally:
             server.close()
 

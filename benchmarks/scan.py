@@ -112,6 +112,8 @@ class FloorSource(DataSource):
 
     def schema(self) -> str:
         names = self.options.get("columns")
+        if "schema" in self.options:
+            return str(self.options["schema"])
         return SCHEMA if not names else ", ".join(c for c in SCHEMA.split(", ") if c.split()[0] in names.split(","))
 
     def reader(self, schema: Any) -> DataSourceReader:

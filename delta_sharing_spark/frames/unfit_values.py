@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConversionError
@@ -93,6 +92,8 @@ def _is_ascii(values: pa.Array) -> bool:
 
 
 def _far_moment(values: pa.Array) -> str | None:
+    import pyarrow.compute as pc  # 50 ms that text alone does not need
+
     if pt.is_date32(values.type):
         numbers, unit = values.cast(pa.int32()), 1
     elif pt.is_timestamp(values.type) and values.type.unit == "us":

@@ -16,6 +16,8 @@ from delta_sharing_spark.schema.types import Struct
 _log = logging.getLogger(__name__)
 _JOINS = {"AND": tree.conjunction, "OR": tree.disjunction}
 _COMPARISONS = frozenset({"=", "<>", "<=>", "<", "<=", ">", ">="})
+#: What is no node any more; of a long list each value is tested.
+_READ: Any = tuple | Operand
 
 
 class Translator(ABC):
@@ -60,7 +62,8 @@ class Translator(ABC):
         return result
 
     def _read(self, node: Any) -> tuple[str, Sequence[Any]] | Operand:
-        return node if isinstance(node, tuple | Operand) else self.step(node)
+        read: tuple[str, Sequence[Any]] | Operand = node if isinstance(node, _READ) else self.step(node)
+        return read
 
     def condition(self, node: Any) -> tree.Expression:
         """The condition that a node is; raises as ``operand``."""

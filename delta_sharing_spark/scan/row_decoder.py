@@ -44,7 +44,11 @@ class Layout:
 
 @dataclass(slots=True)
 class OpenSlice:
-    """A slice whose footer and deletion vectors were read: see ``OpenFile``."""
+    """A slice whose footer and deletion vectors were read: see ``OpenFile``.
+
+    Attributes:
+        is_shared: Whether other splits read from its source as well.
+    """
 
     source: ByteSource
     footer: Footer
@@ -54,6 +58,7 @@ class OpenSlice:
     groups: list[RowGroup]
     selection: RowSelection | None
     reserved_bytes: int
+    is_shared: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -61,8 +66,9 @@ class OpenSlice:
         return self.footer.file_bytes is not None
 
     def close(self) -> None:
-        """Close its source."""
-        self.source.close()
+        """Close its source, unless others read from it."""
+        if not self.is_shared:
+            self.source.close()
 
     def rows_to_keep(self, group: RowGroup) -> pa.BooleanArray | None:
         """Which rows of a row group are not deleted; None where all stay."""

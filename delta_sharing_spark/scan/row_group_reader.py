@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow.parquet.core import ParquetReader
+from pyarrow._parquet import ParquetReader  # pyarrow.parquet would import all of its file systems: 20 ms
 
 from delta_sharing_spark.errors import CorruptFileError, out_of_memory
 from delta_sharing_spark.parquet.footer import Footer, chunk_range

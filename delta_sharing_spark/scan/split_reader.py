@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -16,7 +18,7 @@ from delta_sharing_spark.errors import BrokenOffError, DeltaSharingError, out_of
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.process_end import Closable, OpenResources, closed_at_exit, stay_at_end
-from delta_sharing_spark.parquet.footer import read_footer
+from delta_sharing_spark.parquet.footer import Footer, read_footer
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of, mapping_of
 from delta_sharing_spark.scan.delete_files import deleted_rows
 from delta_sharing_spark.scan.fetching import OPENED_AHEAD, BufferedRanges, FetchQueue, InlineExecutor
@@ -158,11 +160,46 @@ def _broken_off() -> Iterator[None]:
         raise BrokenOffError(f"{error}; read it again") from None
 
 
+#: A file's bytes and its footer.
+_OpenFile: TypeAlias = tuple[ByteSource, Footer]
+
+
+@dataclass(slots=True)
+class _SharedFile:
+    """A file that several splits read; who holds the lock is opening it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    opened: _OpenFile | None = None
+
+
+#: Files that stay open for other splits: slices of one are read one after the other.
+_SHARED_FILES = 16
+
+
 class RunningReaders(OpenResources[Closable]):
     """The readers of one consumer, to be closed when it goes away: their threads may wait for bytes.
 
-    A generator cannot be closed while another thread runs it; its reader can.
+    A generator cannot be closed while another thread runs it; its reader can. What they read is of one scan: a large file that is
+    cut into several of its splits is opened once, and its footer read once.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: OrderedDict[tuple[str, str], _SharedFile] = OrderedDict()
+
+    def shared(self, task: FileTask, access: FileAccess, read: Callable[[ByteSource], Footer]) -> _OpenFile:
+        """The file of a task, as the first of its splits opened it; raises as ``access.open`` and ``read``."""
+        with self._lock:
+            file = self._files.setdefault((task.id, task.location), _SharedFile())
+            self._files.move_to_end((task.id, task.location))
+            if len(self._files) > _SHARED_FILES:
+                self._files.popitem(last=False)
+        with file.lock:
+            if file.opened is None:
+                source = access.open(task)
+                self.add(source)  # it is closed with the readers
+                file.opened = source, read(source)
+            return file.opened
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -210,6 +247,7 @@ class SplitReader:
             is_tentative=is_tentative,
         )
         self._sources: OpenResources[ByteSource] = OpenResources()
+        self._consumer = _CONSUMER.get()
         closed_with_consumer(self)
 
     def decoded(self, decode: Callable[[OpenSlice, RowGroup], Iterator[_B]]) -> Generator[_B, None, None]:
@@ -276,12 +314,22 @@ class SplitReader:
     def _open(self, part: FileSlice, prefetch: Prefetch, ranges: Executor) -> OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
         constants = constants_of(task, spec)
-        source = self._sources.add(self._access.open(task))
-        fetched = BufferedRanges(source, ranges, habits.pace)
-        *others, last = prefetch.ranges
-        fetched.add(others)
-        fetched.add([last], InlineExecutor())
-        footer = read_footer(fetched, spec.table, last.length, checks_later=True)
+        fetched: BufferedRanges | None = None
+
+        def read(source: ByteSource) -> Footer:
+            nonlocal fetched
+            fetched = BufferedRanges(source, ranges, habits.pace)
+            *others, last = prefetch.ranges
+            fetched.add(others)
+            fetched.add([last], InlineExecutor())
+            return read_footer(fetched, spec.table, last.length, checks_later=True)
+
+        is_shared = self._consumer is not None and part.is_cut and task.size > WHOLE_FILE
+        if self._consumer is not None and is_shared:
+            source, footer = self._consumer.shared(task, self._access, read)
+        else:
+            source = self._sources.add(self._access.open(task))
+            footer = read(source)
         habits.pace.learn_footer(footer.size)
         julian = footer.julian(spec.time_zone)
         mapping = mapping_of(spec.full_schema, footer.schema, spec.mapping)
@@ -308,7 +356,7 @@ class SplitReader:
         elif spec.is_projected and not habits.history.wanted and task.size:
             needed = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
             habits.history.wanted = sum(chunk.length for chunks in needed for chunk in chunks) / task.size
-        if footer.file_bytes is None:
+        if footer.file_bytes is None and fetched is not None:
             if len(groups) == 1 == len(footer.first_rows) and not groups[0].slides:
                 group, chunks = groups[0], footer.chunks(groups[0].index, layout.leaves)
                 group.fetched, group.ranges = (
@@ -327,7 +375,7 @@ class SplitReader:
         if groups:
             deleted = rows_of_delete_files(task, spec, self._access) if task.deletes else None
             selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector, deleted)
-        return OpenSlice(source, footer, constants, context, layout, groups, selection, prefetch.cost)
+        return OpenSlice(source, footer, constants, context, layout, groups, selection, prefetch.cost, is_shared)
 
 
 def rows_of_delete_files(task: FileTask, spec: ReadSpec, access: FileAccess) -> BitMap64 | None:

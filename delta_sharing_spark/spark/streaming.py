@@ -23,7 +23,7 @@ from delta_sharing_spark.errors import FileGoneError, StreamError
 from delta_sharing_spark.options.declared import parse_options
 from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.sharing.rest import FORMATS
-from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
+from delta_sharing_spark.spark.batch import SplitPartition, TaskReader
 from delta_sharing_spark.spark.entrances import entrance, table_named
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ except ImportError:
         """Before 4.2 Spark runs Trigger.AvailableNow as one batch up to the newest offset."""
 
 
-class _StreamReader(SplitReader, DataSourceStreamReader):
+class _StreamReader(TaskReader, DataSourceStreamReader):
     """The common part of the readers for all Spark versions."""
 
     #: The bounds of a stream to which the user gave none.

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network import retry
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.parallel_calls import DaemonPool
@@ -35,13 +35,11 @@ from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Spli
 from delta_sharing_spark.scan.row_decoder import RowDecoder
 from delta_sharing_spark.scan.split_reader import SplitReader, read_split
 from delta_sharing_spark.spark import session_settings
-from delta_sharing_spark.storage.presigned import url_reader
-from delta_sharing_spark.storage.range_reader import RangeReader, StorageSettings
+from delta_sharing_spark.storage.range_reader import RangeReader
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support import HANGS
 from support.buckets import BucketServer
-from support.one_url import OneUrl
 
 #: Threads of earlier tests of other modules, which may still wait for a storage that they made silent.
 _EARLIER: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -407,15 +405,6 @@ def test_a_slow_consumer_is_not_fetched_for(server: BucketServer, tmp_path: Path
     # Without the budget it would be the whole table; a few more are under way while what is taken is counted.
     assert ahead <= (split.spec.fetch_ahead >> 20) + 8, f"small files count in the budget too: {len(asked)} requests"
     assert split.spec.fetch_ahead < 40 << 20
-
-
-def test_urls_that_are_not_admitted() -> None:
-    url = "http://data.example.com/f?sig=s3cret"
-    source = url_reader(OneUrl(url), StorageSettings(retry_seconds=0, local_server=True), name="f", size=10)
-    with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
-        source.read(0, 5)
-    assert "http://data.example.com" in str(caught.value)
-    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", ["url", "dir"])

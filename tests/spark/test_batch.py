@@ -135,19 +135,6 @@ def test_limit_is_exact_and_repeats(tmp_path: Path, share: Any, load: Any, limit
     assert first == again
 
 
-@pytest.mark.parametrize("mode", ["url", "dir"])
-def test_where_equals_a_filter(tmp_path: Path, share: Any, load: Any, mode: str) -> None:
-    table = numbers(tmp_path / f"where_{mode}")
-    address = share(table, access_modes=["url", "dir"], location=table.uri)
-    conditions = ("a = 1", "b BETWEEN 5 AND 25 AND s LIKE '%2%'", "NOT (a = 0 OR b > 30)", "s IS NULL", "a <=> 3")
-    expected = (
-        load(address).selectExpr("a", "b", "s", *(f"({condition}) IS TRUE" for condition in conditions)).collect()
-    )
-    for place, condition in enumerate(conditions, 3):
-        found = values(load(address, where=condition, accessMode=mode))
-        assert found == sorted((tuple(row[:3]) for row in expected if row[place]), key=repr), condition
-
-
 @pytest.mark.parametrize("conf", ["false", "true"])
 @pytest.mark.parametrize("pushdown", ["off", "query"])
 def test_a_frame_that_is_reused_stays_exact(

@@ -162,13 +162,3 @@ def test_only_the_given_credential_is_sent(
 def test_an_empty_or_foreign_secret_is_an_error_before_anything_is_sent(kind: str, secret: Secret) -> None:
     with pytest.raises(CredentialError):
         Storage(parse_location(LOCATIONS[kind]), secret, StorageSettings())
-
-
-def test_no_cloud_library_is_imported(tmp_path: Path) -> None:
-    """Directory access needs none of them, and what is not imported lends no identity."""
-    code = (
-        "import sys, delta_sharing_spark.access.directory.table, delta_sharing_spark.storage.clouds;"
-        "print([m for m in ('fsspec','s3fs','adlfs','gcsfs','aiohttp','botocore','google') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=True)
-    assert done.stdout.strip() == "[]"

@@ -77,21 +77,18 @@ def shared(server: SharingServer, case: str, way: str, **options: str) -> Shared
 
 @pytest.mark.parametrize("case", FEEDS)
 def test_feeds(server: SharingServer, share: Callable[[str], DeltaTableBuilder], case: str) -> None:
+    """All of it in every way; parts of it in one each, for test_versions_asked_for.py has the ranges in every way."""
     built = share(case)
-    newest = built.version
-
-    def differs(way: str, start: int, end: int | None) -> bool:
-        expected = built.expected_changes(start, None if end is None else min(end, newest))
-        scan = shared(server, case, way).changes(start, end)
-        feed_rows = scan.to_arrow()
-        is_same = (texts(feed_rows), struct_of(feed_rows.schema)) == (texts(expected), struct_of(expected.schema))
-        return not is_same or (end is None and scan.count() != expected.num_rows)
-
-    # All of it in every way; parts of it in one each, for test_versions_asked_for.py has the ranges in every way.
+    newest, names = built.version, ways(built)
     parts = enumerate([(2, 2), (1, newest - 1), (newest - 1, newest + 7)], 1)
-    asked = [(way, 0, None) for way in ways(built)]
-    asked += [(ways(built)[place % len(ways(built))], start, end) for place, (start, end) in parts]
-    assert [reading for reading in asked if differs(*reading)] == []
+    asked = [*((way, 0, None) for way in names), *((names[place % len(names)], *part) for place, part in parts)]
+    scans = {bounds: shared(server, case, bounds[0]).changes(*bounds[1:]) for bounds in asked}
+    found = {bounds: scan.to_arrow() for bounds, scan in scans.items()}
+    expected = {(way, a, z): built.expected_changes(a, None if z is None else min(z, newest)) for way, a, z in asked}
+    assert {bounds: (texts(rows), struct_of(rows.schema)) for bounds, rows in found.items()} == {
+        bounds: (texts(rows), struct_of(rows.schema)) for bounds, rows in expected.items()
+    }
+    assert {scans[way, 0, None].count() for way in names} == {built.expected_changes().num_rows}
 
 
 def test_the_cases_cover_every_kind_of_change(share: Callable[[str], DeltaTableBuilder]) -> None:

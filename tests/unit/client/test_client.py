@@ -480,6 +480,11 @@ def test_exports() -> None:
             "from delta_sharing_spark import SharingClient",
             ("pyspark", "pandas", "sqlglot", "fsspec", "pyarrow.dataset"),
         ),
+        ("import delta_sharing_spark.predicates.sql", ("sqlglot", "pyarrow.compute", "pandas")),
+        (  # what is not imported lends no identity
+            "import delta_sharing_spark.access.directory.table, delta_sharing_spark.storage.clouds",
+            ("fsspec", "s3fs", "adlfs", "gcsfs", "aiohttp", "botocore", "google"),
+        ),
     ],
 )
 def test_imports_are_lazy(statement: str, absent: tuple[str, ...]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -524,23 +522,3 @@ def in_columns(texts: list[str]) -> AddBatch:
 def stats_of(**bounds: list[Any]) -> str:
     low, high = ({name: ends[i] for name, ends in bounds.items()} for i in (0, 1))
     return json.dumps({"numRecords": 10, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(bounds, 0)})
-
-
-def test_statistics_in_columns_are_read_without_pandas() -> None:
-    """Its import would cost more than the planning."""
-    code = (
-        "import sys\nimport pyarrow as pa\n"
-        "from delta_sharing_spark.deltalog.add_batch import AddBatch\n"
-        "from delta_sharing_spark.predicates.file_skipping import FileSkipping\n"
-        "from delta_sharing_spark.schema.arrow_bridge import int64s, strings\n"
-        "from delta_sharing_spark.predicates.sql import parse_where\n"
-        "from delta_sharing_spark.schema.types import Field, Primitive, Struct\n"
-        "schema, bounds = Struct((Field('i', Primitive('long')),)), pa.struct([('i', pa.int64())])\n"
-        "stats = pa.nulls(3, pa.struct([('minValues', bounds), ('maxValues', bounds)]))\n"
-        "skipping = FileSkipping(parse_where('i > 5', schema), schema, ())\n"
-        "texts, sizes = strings(['x'] * 3), int64s([1] * 3)\n"
-        "batch = AddBatch('', texts, sizes, {}, sizes, stats_parsed=stats)\n"
-        "assert skipping.reasons(3, {}, batch).tolist() == [0, 0, 0]\n"
-        "assert 'pandas' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

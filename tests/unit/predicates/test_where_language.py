@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pyarrow as pa
 import pytest
 
@@ -247,13 +244,6 @@ def test_dictionary_and_large_columns_are_read_like_plain_ones() -> None:
     columns = (plain, plain.dictionary_encode(), plain.cast(pa.large_string()))
     found = [evaluate(tree, pa.table({"s": column})).to_pylist() for column in columns]
     assert found == [[True, True, False, None]] * 3
-
-
-def test_importing_where_needs_no_heavy_module() -> None:
-    code = "import sys, delta_sharing_spark.predicates.sql; print([m for m in ('sqlglot', 'pyarrow.compute', 'pandas') if m in sys.modules])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
-    )
 
 
 def test_in_takes_both_zeros_and_nan_for_what_they_equal() -> None:

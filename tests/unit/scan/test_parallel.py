@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.scan.pace import pace_of
 from delta_sharing_spark.scan.parallel import read_splits
-from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split, pack
 from delta_sharing_spark.scan.row_group_reader import decoding_pool
 from delta_sharing_spark.scan.split_reader import is_waiting
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
@@ -126,6 +127,28 @@ def test_all_readers_of_a_storage_share_its_connections(monkeypatch: pytest.Monk
     splits = [Split(i, spec, tuple(map(FileSlice, files)), Storage()) for i, files in enumerate(tasks)]
     assert sum(batch.num_rows for batch in read_splits(splits, 8)) == 8 * 30 * 500
     assert most == 5
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_file_that_is_cut_is_opened_once_and_its_footer_fetched_once(workers: int) -> None:
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, 1_000_000)
+    data = parquet(pa.table({"n": pa.array(numbers, pa.int64())}), row_group_size=300_000, use_dictionary=False)
+    opened: list[str] = []
+
+    class Storage(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            opened.append(task.id)
+            return super().open(task)
+
+    storage = Storage({"f": data, "g": data})
+    slices = [part for file in "fg" for (part,) in pack([FileTask(file, file, len(data))], len(data) // 6)]
+    spec = spec_of(Struct((Field("n", Primitive("long")),)))
+    splits = [Split(i, spec, (part,), storage) for i, part in enumerate(slices)]
+    assert len(splits) >= 12
+    read = pa.Table.from_batches(list(read_splits(splits, workers)))
+    assert np.array_equal(read["n"].to_numpy(), np.concatenate([numbers, numbers]))
+    assert sorted(opened) == ["f", "g"]
+    assert all(sum(end == len(data) for _, end in ranges) == 1 for ranges in storage.reads.values())
 
 
 def test_a_worker_that_cannot_begin_is_an_error_and_not_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -325,7 +325,7 @@ def test_redirects_are_followed_with_the_range_and_bounded(server: Server, clock
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("http://example.invalid/f?sig=SECRET", "not encrypted"),
+        ("http://example.invalid/f?sig=SECRET", "http://example.invalid, which is not encrypted.*allowedDataHosts"),
         ("ftp://127.0.0.1/f", "of the scheme 'ftp'"),
         ("file:///etc/passwd", "of the scheme 'file'"),
         ("s3://SECRET/f", "of the scheme 's3', where a signed https URL belongs"),

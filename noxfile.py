@@ -77,21 +77,19 @@ NOT_ON_THE_LOWEST = [
 _ASIDE = [f"tests/spark/test_{name}.py" for name in ("native_cluster", "register", "tpch")]
 #: Of the tests without Spark those that wait most, by folder: about half of their time.
 _WAITING = [f"tests/unit/{name}" for name in ("client", "flight", "native", "sharing")]
-#: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the ``_LONG`` longest first.
+#: The commands of ``nox -s lint``, and the parts that together are all tests, each a run of pytest: the ``_LONG`` longest first.
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
 _PYTEST = ["python", "-m", "pytest", "-p", "no:cacheprovider"]
-TESTS = [
-    [*_PYTEST, *run]
-    for run in (
-        ["tests/spark", *(f"--ignore={path}" for path in _ASIDE)],
-        ["tests/unit", *(f"--ignore={path}" for path in _WAITING)],
-        _WAITING,
-        ["tests/conformance", "tests/faults", "-m", "not spark"],
-        ["tests/conformance", "tests/faults", *_ASIDE, "-m", "spark"],
-        ["tests/spark", "--spark-mode=connect"],
-        ["tests/emulators"],
-    )
-]
+PARTS = {
+    "spark": ["tests/spark", *(f"--ignore={path}" for path in _ASIDE)],
+    "unit": ["tests/unit", *(f"--ignore={path}" for path in _WAITING)],
+    "unit-waiting": _WAITING,
+    "conformance": ["tests/conformance", "tests/faults", "-m", "not spark"],
+    "conformance-spark": ["tests/conformance", "tests/faults", *_ASIDE, "-m", "spark"],
+    "connect": ["tests/spark", "--spark-mode=connect"],
+    "emulators": ["tests/emulators"],
+}
+TESTS = [[*_PYTEST, *part] for part in PARTS.values()]
 _LONG = 3
 #: The Pythons that `unit` is run on in CI.
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -123,10 +121,18 @@ def busy(session: nox.Session) -> None:
     """The tests beside four busy loops, one part after the other, and tests/unit on half a core; or what is named; Linux."""
     env = spark_environment(session)
     install(session, "-e", EVERYTHING, groups=["test"])
-    parts = [session.posargs] if session.posargs else [command[len(_PYTEST) :] for command in TESTS]
-    for part in parts:
+    for part in [session.posargs] if session.posargs else PARTS.values():
         session.run("python", "tests/busy.py", "loops", *part, env=env)
     session.run("python", "tests/busy.py", "half", *(session.posargs or ["tests/unit"]), env=env)
+
+
+@nox.session
+def costs(session: nox.Session) -> None:
+    """What the tests cost in processor seconds, into tests/costs.md, one part after the other; ``-- unit emulators`` for parts; Linux."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    for part in session.posargs or PARTS:
+        session.run("python", "tests/costs.py", part, *PARTS[part], env=env)
 
 
 @nox.session(reuse_venv=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,9 +148,21 @@ def test_an_application_keeps_no_executor_for_its_gateways(monkeypatch: pytest.M
     monkeypatch.setattr(gateway_starts, "_LOOK", 0.02)
     seen: dict[str, str] = {}
     begun: list[str] = []
+    looks: list[float] = []
+
+    def wait_for(happened: Callable[[], object]) -> None:
+        until = time.monotonic() + HANGS
+        while not happened():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    def wait_for_looks() -> None:
+        now = time.monotonic()
+        wait_for(lambda: sum(look > now for look in looks) > 2)
 
     class Starts(gateway_starts.GatewayStarts):
         def _executors(self) -> dict[str, str]:
+            looks.append(time.monotonic())
             return dict(seen)
 
         def _run(self, hosts: list[str], places: list[list[str]]) -> list[dict[str, Any]]:
@@ -162,15 +175,13 @@ def test_an_application_keeps_no_executor_for_its_gateways(monkeypatch: pytest.M
     try:
         context: Any = SimpleNamespace(getConf=lambda: {"spark.dynamicAllocation.enabled": "true"})
         starts = Starts(context, gateway, 1 << 28)
-        until = time.monotonic() + HANGS
-        while not starts._has_served and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_for(lambda: starts._has_served)
         assert begun[0] == ""
         seen.clear()
-        time.sleep(0.2)
+        wait_for_looks()
         begun.clear()
         assert starts.why_not() is None
-        time.sleep(0.2)
+        wait_for_looks()
         assert begun == []
     finally:
         gateway.close()

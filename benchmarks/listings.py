@@ -32,6 +32,8 @@ import pyarrow.parquet as pq
 from file_index import _family, _resident
 
 PARTITIONS, ROWS = 1_000, 100
+#: Spark tells a Python source nothing of ``count()``, which reads each file: only of so many is it measured.
+_READ_WHOLE = 100_000
 SCHEMA = {
     "type": "struct",
     "fields": [
@@ -334,22 +336,23 @@ def lane(meter: Meter, profile: str, files: int, first: str = "filter") -> None:
 def python_source(meter: Meter, profile: str, files: int) -> None:
     from delta_sharing_spark import SharingClient
 
-    spark, client = _spark(), SharingClient(profile)
+    spark, client, told = _spark(), SharingClient(profile), conditions(files)["filter"]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
-    def load(name: str, **told: Any) -> Any:
-        return client.table(f"a.b.{name}").scan(**told).to_spark(spark, engine="python")
+    def load(name: str, **named: Any) -> Any:
+        return client.table(f"a.b.{name}").scan(**named).to_spark(spark, engine="python")
 
     load("of10", where=conditions(10)["filter"]).collect()
-    meter.run(
-        "Python source: load and plan, filter",
-        lambda: len(load(f"of{files}", where=conditions(files)["filter"]).collect()),
-        0,
-    )
+    frame = load(f"of{files}", pushdown="query")
+    meter.run("Python source: load().filter()", lambda: len(frame.where(told).collect()), 0)
+    meter.run("Python source: where=", lambda: len(load(f"of{files}", where=told).collect()), 0)
     meter.run(
         "Python source: load and plan, all files",
         lambda: load(f"of{files}")._jdf.queryExecution().toRdd().getNumPartitions(),
     )
     meter.run("Python source: limit=5", lambda: len(load(f"of{files}", limit=5).collect()), 5)
+    if files <= _READ_WHOLE:
+        meter.run("Python source: count() of all rows", load(f"of{files}").count, files * ROWS)
 
 
 GROUPS: dict[str, tuple[Callable[[Meter, str, int], None], ...]] = {

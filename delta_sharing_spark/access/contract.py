@@ -53,7 +53,7 @@ class TableState:
 class SplitAccess(Protocol):
     """The access to all files of a listing, from which each split takes what its own files need."""
 
-    def restricted_to(self, tasks: Iterable[FileTask]) -> Access:
+    def restricted_to(self, tasks: Sequence[FileTask]) -> Access:
         """The same access with only those URLs, tokens or tickets that these files need."""
 
     def outlasts_planning(self, task: FileTask) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from delta_sharing_spark import metrics
 from delta_sharing_spark.access.contract import FileListing, ListingFacts, OpenTable, SplitAccess
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, live_rows
+from delta_sharing_spark.access.planned_files import FileList, LazySplits, PlannedFiles, TasksOfSlices, live_rows
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan, smaller_limit
 from delta_sharing_spark.access.table_shape import check_readable
@@ -178,8 +178,8 @@ def splits_of(
         needed = files if limit.rows_listed is None else _needed_for(limit.rows_listed, files)
         bins = [tuple(FileSlice(task) for task in needed)] if len(files) and limit.own else []
 
-    def make(place: int, slices: tuple[FileSlice, ...]) -> Split:
-        own = access.restricted_to(piece.task for piece in slices)
+    def make(place: int, slices: Sequence[FileSlice]) -> Split:
+        own = access.restricted_to(TasksOfSlices(slices))
         if scan.options.cache_dir is not None:
             from delta_sharing_spark.access.cached_access import cached
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, Split, cut_bins, pack
+from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, Split, TaskColumns, cut_bins, pack
+from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed, integers, strings
 
+#: Tasks whose columns are built together.
+_BUILT_TOGETHER = 1024
 #: Tasks that are built together where their order is not that of the columns: each time all columns may be decompressed.
 _ORDERED_TOGETHER = 1 << 16
 
@@ -72,19 +76,19 @@ class FileBatch(Protocol):
     def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
         """The number of each file's partition, and partition values by such a number."""
 
-    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
-        """The tasks of the files at some places, which grow."""
+    def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        """The tasks of the files at some places, which grow; there is one at least."""
 
 
 class FileBatches(Sequence[FileTask]):
     """The files of batches in their order (``PlannedFiles``); a task is built when it is asked for.
 
-    Args:
+    Attributes:
         change: Changes each task.
     """
 
     def __init__(self, batches: Sequence[FileBatch], change: Callable[[FileTask], FileTask] | None = None) -> None:
-        self._change = change
+        self.change = change
         self.batches = [batch for batch in batches if batch.num_rows]
         self._starts = [0]
         for batch in self.batches:
@@ -142,10 +146,15 @@ class FileBatches(Sequence[FileTask]):
 
     def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
         """The tasks at some places, which grow."""
+        for columns in self.columns_at(places):
+            yield from columns.tasks() if self.change is None else map(self.change, columns.tasks())
+
+    def columns_at(self, places: npt.NDArray[np.int64]) -> Iterator[TaskColumns]:
+        """The same before ``change``, some together."""
         edges = np.searchsorted(places, self._starts).tolist()
         for batch, start, (first, last) in zip(self.batches, self._starts, itertools.pairwise(edges), strict=False):
-            tasks = batch.tasks_at(places[first:last] - start) if first < last else iter(())
-            yield from tasks if self._change is None else map(self._change, tasks)
+            for begin in range(first, last, _BUILT_TOGETHER):
+                yield batch.columns_at(places[begin : min(last, begin + _BUILT_TOGETHER)] - start)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -170,8 +179,14 @@ class OrderedFiles(Sequence[FileTask]):
     def __init__(self, files: FileBatches, places: npt.NDArray[np.int64] | None = None) -> None:
         self._files = files
         if places is None:
-            ids = [task.id for task in files]
-            places = np.fromiter(sorted(range(len(ids)), key=ids.__getitem__), np.int64, len(ids))
+            import pyarrow as pa
+            import pyarrow.compute as pc
+
+            # Bytes of UTF-8 are in the order of their characters; a million ids as objects would take 120 MB.
+            ids = pa.chunked_array(
+                [strings(columns.ids) for columns in files.columns_at(np.arange(len(files)))], pa.string()
+            )
+            places = integers(pc.sort_indices(ids).cast(pa.int64()))
         self._places = places
 
     def __len__(self) -> int:
@@ -197,22 +212,65 @@ class OrderedFiles(Sequence[FileTask]):
 
 
 class _LazySlices(Sequence[FileSlice]):
-    """The slices of one split, built when they are asked for."""
+    """The slices of one split, built when they are asked for. Pickled, they are columns, of which a task makes a tuple of slices."""
 
     def __init__(self, files: FileBatches, piece: Bin) -> None:
         self._files, self._bin = files, piece
 
     def __iter__(self) -> Iterator[FileSlice]:
-        piece = self._bin
-        tasks = self._files.tasks_between(piece.first, piece.last)
-        for task, (start, end) in zip(tasks, piece.ranges(), strict=True):
-            yield FileSlice(task, start, end)
+        tasks = self._files.tasks_between(self._bin.first, self._bin.last)
+        return (FileSlice(task, *ends) for task, ends in zip(tasks, self._bin.ranges(), strict=True))
 
     def __len__(self) -> int:
         return self._bin.last - self._bin.first
 
     def __getitem__(self, index: Any) -> Any:
+        if index == 0:  # where the first file lies is asked for alone
+            return FileSlice(self._files[self._bin.first], *next(self._bin.ranges()))
         return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._files.change is not None:
+            return tuple, (list(self),)
+        columns = list(self._files.columns_at(np.arange(self._bin.first, self._bin.last)))
+        data = pickle.dumps((columns, self._bin), pickle.HIGHEST_PROTOCOL)
+        return _unpickled_slices, (compressed(data), len(data))
+
+
+def _unpickled_slices(data: bytes, size: int) -> tuple[FileSlice, ...]:
+    columns, piece = pickle.loads(decompressed(data, size))  # noqa: S301 (a part of a pickle)
+    tasks = itertools.chain.from_iterable(one.tasks() for one in columns)
+    return tuple(FileSlice(task, *ends) for task, ends in zip(tasks, piece.ranges(), strict=True))
+
+
+class TasksOfSlices(Sequence[FileTask]):
+    """The tasks of the slices of a split, in whose pickle they stand once."""
+
+    def __init__(self, slices: Sequence[FileSlice]) -> None:
+        self._slices = slices
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def __iter__(self) -> Iterator[FileTask]:
+        return (piece.task for piece in self._slices)
+
+    @overload
+    def __getitem__(self, index: int) -> FileTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileTask]: ...
+    def __getitem__(self, index: int | slice) -> FileTask | Sequence[FileTask]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class LazySplits(Sequence[Split]):
@@ -223,9 +281,7 @@ class LazySplits(Sequence[Split]):
         make: Makes a split of its place among them, and its slices.
     """
 
-    def __init__(
-        self, bins: Sequence[Sequence[FileSlice]], make: Callable[[int, tuple[FileSlice, ...]], Split]
-    ) -> None:
+    def __init__(self, bins: Sequence[Sequence[FileSlice]], make: Callable[[int, Sequence[FileSlice]], Split]) -> None:
         self._bins, self._make = bins, make
 
     def __len__(self) -> int:
@@ -239,7 +295,7 @@ class LazySplits(Sequence[Split]):
         places = range(len(self._bins))[index]
         if isinstance(places, range):
             return [self[place] for place in places]
-        return self._make(places, tuple(self._bins[places]))
+        return self._make(places, self._bins[places])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, they are splits: what a task gets has no columns behind it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.paths import decode_uri, join
@@ -182,10 +183,12 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
 
 
 def _has_objects_only(data: bytes) -> bool:
-    """Whether every line begins an object, decided by counting where lines look as writers write them."""
-    ends = data.count(b"\n{") + data.count(b"\n\n") + data.endswith(b"\n")
-    if data.startswith(b"{") and ends == data.count(b"\n") and b"\r" not in data:
-        return True
+    """Whether every line begins an object, decided by each first character where lines look as writers write them."""
+    if data.startswith(b"{") and b"\r" not in data:
+        characters = np.frombuffer(data, np.uint8)
+        first = characters[1:][characters[:-1] == ord("\n")]
+        if ((first == ord("{")) | (first == ord("\n"))).all():
+            return True
     return _NO_OBJECT.search(data) is None
 
 

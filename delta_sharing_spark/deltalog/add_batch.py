@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, vector_from
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.errors import LogError
-from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, rows_in_stats
+from delta_sharing_spark.scan.plan import (
+    MAX_FILE_BYTES,
+    MAX_FILE_ROWS,
+    DeletionVector,
+    FileTask,
+    TaskColumns,
+    rows_in_stats,
+)
 from delta_sharing_spark.schema import arrow_bridge as columns
 from delta_sharing_spark.schema.typed_json import decode_json
 
@@ -48,7 +55,7 @@ class AddBatch:
         stats_parsed: Statistics as a checkpoint keeps them in columns (struct); None if there are none.
         vectors: Deletion vector descriptors (struct, nullable); None if no file of the batch has one.
         records: Rows of each file, set when ``without_stats`` dropped the statistics.
-        with_stats: Whether ``tasks_at`` gives tasks their statistics.
+        with_stats: Whether ``columns_at`` gives tasks their statistics.
     """
 
     root: str = field(repr=False)
@@ -135,21 +142,22 @@ class AddBatch:
 
     def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[dict[str, str | None]]]:
         """The number of each file's partition, and partition values by such a number."""
-        of_files = self._partition_dicts()  # files of one partition share a dictionary
-        numbers: dict[int, int] = {}
-        of_each = np.fromiter((numbers.setdefault(id(one), len(numbers)) for one in of_files), np.int64, len(of_files))
-        by_id = {id(one): one for one in of_files}
-        return of_each, [by_id[number] for number in numbers]
+        names, numbers = tuple(self.partition_values), dict[tuple[str | None, ...], int]()
+        if not names:
+            return np.zeros(self.num_rows, np.int64), [{}]
+        of_files = zip(*(column.to_pylist() for column in self.partition_values.values()), strict=True)
+        of_each = np.fromiter((numbers.setdefault(one, len(numbers)) for one in of_files), np.int64, self.num_rows)
+        return of_each, [dict(zip(names, values, strict=True)) for values in numbers]
 
-    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
-        """The tasks of the files at some places, which grow, as ``tasks``."""
-        if not len(places):
-            return iter(())
+    def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        """See ``planned_files.FileBatch``; raises LogError for a malformed vector."""
         first, last = int(places[0]), int(places[-1]) + 1
         if last - first == len(places):
-            return self.slice(first, last - first).tasks(keep_stats=self.with_stats)
-        indices = columns.int64s(places.tolist())
-        return self._with_each(lambda column: column.take(indices)).tasks(keep_stats=self.with_stats)
+            chosen = self.slice(first, last - first)
+        else:
+            indices = columns.int64s(places.tolist())
+            chosen = self._with_each(lambda column: column.take(indices))
+        return chosen._columns(keep_stats=self.with_stats)
 
     def vector(self, index: int) -> DeletionVector | None:
         """One file's deletion vector, located; raises LogError for a malformed descriptor."""
@@ -160,24 +168,22 @@ class AddBatch:
 
     def tasks(self, *, keep_stats: bool = False) -> Iterator[FileTask]:
         """A task for each file, in order, with its statistics as JSON only if asked; raises LogError for a malformed vector."""
-        root = self.root
-        paths = self.paths.to_pylist()
-        sizes = self.sizes.to_pylist()
-        rows = self.num_records().to_pylist()
-        partitions = self._partition_dicts()
+        return self._columns(keep_stats=keep_stats).tasks()
+
+    def _columns(self, *, keep_stats: bool) -> TaskColumns:
+        paths, root = self.paths.to_pylist(), self.root
         marked = [] if self.vectors is None else np.flatnonzero(columns.bools(self.vectors.is_valid())).tolist()
-        vectors = {index: self.vector(index) for index in marked}
-        stats = self.stats_texts() if keep_stats else [None] * len(paths)
-        for index, path in enumerate(paths):
-            yield FileTask(
-                id=path,
-                location=join(root, path) if _needs_join(path) else f"{root}/{path}",
-                size=sizes[index],
-                partition_values=partitions[index],
-                rows=rows[index],
-                deletion_vector=vectors.get(index),
-                stats=stats[index],
-            )
+        partitions, values = self.file_partitions()
+        return TaskColumns(
+            paths,
+            [join(root, path) if _needs_join(path) else f"{root}/{path}" for path in paths],
+            self.sizes.to_pylist(),
+            self.num_records().to_pylist(),
+            partitions.tolist(),
+            values,
+            {index: vector for index in marked if (vector := self.vector(index)) is not None},
+            stats=self.stats_texts() if keep_stats else None,
+        )
 
     def stats_texts(self) -> Sequence[str | None]:
         """The statistics as JSON of each file; None without.
@@ -211,20 +217,6 @@ class AddBatch:
             return field if any(is_kind(field.type) for is_kind in _AS_THEY_ARE) else _decoded(field)
 
         return reader.of_values(columns.bools(column.is_valid()), values)
-
-    def _partition_dicts(self) -> list[dict[str, str | None]]:
-        """Partition values per file; files of one partition share one dictionary."""
-        names = tuple(self.partition_values)
-        if not names:
-            return [{}] * self.num_rows
-        shared_by_values: dict[tuple[str | None, ...], dict[str, str | None]] = {}
-        out = []
-        for values in zip(*(column.to_pylist() for column in self.partition_values.values()), strict=True):
-            shared = shared_by_values.get(values)
-            if shared is None:
-                shared = shared_by_values[values] = dict(zip(names, values, strict=True))
-            out.append(shared)
-        return out
 
 
 def _needs_join(path: str) -> bool:

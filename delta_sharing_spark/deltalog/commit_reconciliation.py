@@ -7,7 +7,7 @@ their key, and then compared exactly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog.actions import parse_file_actions
 from delta_sharing_spark.deltalog.add_batch import AddBatch, PartitionKeys, decode_paths, from_struct, normalize_vectors
 from delta_sharing_spark.deltalog.paths import is_absolute, qualify
 from delta_sharing_spark.errors import LogError
@@ -58,9 +57,8 @@ class CommitTail:
         self._seen_paths: pa.StringArray | None = None
         self._has_vectors = False
 
-    def append(self, files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> None:
-        """Parse commits (names and contents, oldest first); raises LogError where one is corrupt."""
-        table = parse_file_actions(files, partition_columns)
+    def append(self, files: list[tuple[str, bytes]], table: pa.Table) -> None:
+        """Take in commits (names and contents, oldest first), as ``parse_file_actions`` reads them; raises LogError where one is corrupt."""
         if not table.num_rows:
             return
         adds, removes = (pa.concat_arrays(table.column(name).chunks) for name in ("add", "remove"))

@@ -8,13 +8,23 @@ commits can be read, by a feed or a stream that has all before them: ``head_at``
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from delta_sharing_spark.deltalog.actions import PARSED_BYTES, find_actions, metadata_from, protocol_from, split_lines
+import pyarrow as pa
+
+from delta_sharing_spark.deltalog.actions import (
+    PARSED_BYTES,
+    find_actions,
+    metadata_from,
+    parse_file_actions,
+    protocol_from,
+    split_lines,
+)
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.checksum import Checksum, read_checksum
@@ -35,6 +45,7 @@ from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.connection_failures import forget_frames
 from delta_sharing_spark.network.parallel_calls import DaemonPool, in_parallel, result_of
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.scan.fetching import CallsInOrder
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
@@ -42,6 +53,8 @@ from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+#: Names and contents of commits, or of parts of one.
+_Group: TypeAlias = list[tuple[str, bytes]]
 
 
 @contextmanager
@@ -286,9 +299,14 @@ def _load(
                 checkpoint = _checkpoint(store, segment.checkpoint, table)
                 state = _State(checkpoint, table)
         tail = CommitTail(store.root, has_checkpoint=checkpoint is not None) if has_files else None
-        for group in _groups(state.taking(contents)):
-            if tail is not None:
-                tail.append(group, state.partitions)
+        groups = _groups(state.taking(contents))
+        if tail is None:
+            deque(groups, 0)
+        else:  # Arrow parses what follows beside
+            for group, table in CallsInOrder(
+                (partial(_parsed, g, state.partitions) for g in groups), threads, lambda: 2
+            ):
+                tail.append(group, table)
         checksum = None if reading is None else result_of(reading)
         head = state.head(segment.version)
         if checksum is not None and checkpoint is not None:
@@ -308,9 +326,9 @@ def _checkpoint(store: LogStore, files: CheckpointFiles, table: str) -> Checkpoi
     return Checkpoint(store, files, table)
 
 
-def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[_Group]:
     """A segment's commits, oldest first, in groups of bounded size; a long commit is cut into several."""
-    group: list[tuple[str, bytes]] = []
+    group: _Group = []
     size = 0
     for path, data in contents:
         for piece in split_lines(data, PARSED_BYTES):
@@ -321,6 +339,10 @@ def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, b
             size += len(piece)
     if group:
         yield group
+
+
+def _parsed(group: _Group, partitions: Collection[str]) -> tuple[_Group, pa.Table]:
+    return group, parse_file_actions(group, partitions)
 
 
 def _contents(threads: DaemonPool, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:

@@ -400,7 +400,7 @@ def _same_splits(planned: PlannedFlight, ticket: Ticket) -> tuple[Split, ...] | 
     splits = []
     for split in ticket.splits:
         slices = tuple(replace(piece, task=fresh[_name(piece.task)]) for piece in split.slices)
-        access = planned.access.restricted_to(piece.task for piece in slices)
+        access = planned.access.restricted_to([piece.task for piece in slices])
         splits.append(replace(split, slices=slices, access=access))
     return tuple(splits)
 

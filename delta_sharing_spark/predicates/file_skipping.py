@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -32,6 +31,7 @@ from delta_sharing_spark.predicates.three_valued import (
     split_keys,
 )
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
+from delta_sharing_spark.schema.arrow_bridge import bools, integers
 from delta_sharing_spark.schema.partition_values import partition_keys, partition_value
 from delta_sharing_spark.schema.types import DataType, Struct, fields_along
 
@@ -140,9 +140,16 @@ class FileSkipping:
             statistics: Asked for once, of the files that partition values do not decide.
         """
         columns = [_under(partition_values, names, None) for _, names, _ in self._partition]
-        columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in columns]
-        rows: Iterable[PartitionKey] = zip(*columns_of_text, strict=True) if columns else repeat((), count)
-        return self.reasons_of(np.fromiter(map(self._number, rows), np.int64, count), statistics)
+        encoded = (column.dictionary_encode() for column in columns if column is not None)
+        values = (
+            (np.where(bools(one.is_valid()), integers(one.indices), -1) + 1, len(one.dictionary) + 1) for one in encoded
+        )
+        first, kinds = _first_of_each(np.zeros(count, np.int64), 1, values)
+        rows = (
+            tuple(_MISSING if column is None else column[place].as_py() for column in columns)
+            for place in first.tolist()
+        )
+        return self.reasons_of(np.fromiter(map(self._number, rows), np.int64, len(first))[kinds], statistics)
 
     def partition_number(self, partition_values: Mapping[str, str | None]) -> int:
         """A number of partition values by physical or logical names, for ``reasons_of``."""
@@ -172,16 +179,13 @@ class FileSkipping:
         if self._splits is None:
             places = np.arange(len(kinds))
             return places, places
-        total = len(self._alike_values)
-        for slot, column in zip(self._data, statistics.columns, strict=True):
-            splits, by_value = self._splits[slot]
-            for numbers, count in column.classes(splits, by_value=by_value):
-                if total * count >= _MOST_KINDS:
-                    kinds = np.unique(kinds, return_inverse=True)[1]
-                    total = len(kinds)
-                kinds, total = kinds * count + numbers, total * count
-        _, first, kinds = np.unique(kinds, return_index=True, return_inverse=True)
-        return first, kinds
+        splits = [self._splits[slot] for slot in self._data]
+        parts = (
+            part
+            for column, (keys, by_value) in zip(statistics.columns, splits, strict=True)
+            for part in column.classes(keys, by_value=by_value)
+        )
+        return _first_of_each(kinds, len(self._alike_values), parts)
 
     def _may_pass(self, of_partition: Sequence[ColumnBounds], statistics: FileStatistics, place: int) -> bool:
         """Whether a row of a file may pass, by the bounds of its partition values and its statistics."""
@@ -228,6 +232,22 @@ class FileSkipping:
         if not isinstance(part, Compare) or part.op not in (">", ">="):
             return False
         return part.column.type in FLOATS and part.column.path not in self._partition_names
+
+
+def _first_of_each(kinds: Integers, total: int, parts: Iterable[tuple[Integers, int]]) -> tuple[Integers, Integers]:
+    """The first place of each kind of files, and for each file the number of its kind.
+
+    Args:
+        kinds: Numbers below ``total``, of each file.
+        parts: More numbers of each file, and what they are below: files are of one kind where all are equal.
+    """
+    for numbers, count in parts:
+        if total * count >= _MOST_KINDS:
+            kinds = np.unique(kinds, return_inverse=True)[1]
+            total = len(kinds)
+        kinds, total = kinds * count + numbers, total * count
+    _, first, kinds = np.unique(kinds, return_index=True, return_inverse=True)
+    return first, kinds
 
 
 def _under(values: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:

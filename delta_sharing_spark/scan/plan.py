@@ -164,6 +164,50 @@ _values_of_task = attrgetter(*(one.name for one in fields(FileTask)))
 
 
 @dataclass(frozen=True, slots=True)
+class TaskColumns:
+    """File tasks as columns, which pickle in a tenth of the time; the fields are those of ``FileTask``.
+
+    Attributes:
+        partitions: The place of each file's partition values among ``values``.
+        vectors, deletes: By a file's place.
+        expirations: ``expires_at`` of each file; None where it is known of none, as the following ones.
+        timestamps: ``commit_timestamp`` of each file.
+        fallbacks: Of each file.
+        stats: Of each file.
+    """
+
+    ids: Sequence[str]
+    locations: Sequence[str] = field(repr=False)
+    sizes: Sequence[int]
+    rows: Sequence[int | None]
+    partitions: Sequence[int]
+    values: Sequence[Mapping[str, str | None] | None]
+    vectors: Mapping[int, DeletionVector]
+    expirations: Sequence[float | None] | None = None
+    timestamps: Sequence[int | None] | None = None
+    deletes: Mapping[int, tuple[DeleteFile, ...]] = field(default_factory=dict)
+    fallbacks: Sequence[Mapping[int, Any]] | None = None
+    stats: Sequence[str | None] | None = field(default=None, repr=False)
+
+    def tasks(self) -> Iterator[FileTask]:
+        """A task for each file."""
+        for place, file_id in enumerate(self.ids):
+            yield FileTask(
+                file_id,
+                self.locations[place],
+                self.sizes[place],
+                partition_values=self.values[self.partitions[place]],
+                rows=self.rows[place],
+                deletion_vector=self.vectors.get(place),
+                commit_timestamp=None if self.timestamps is None else self.timestamps[place],
+                expires_at=None if self.expirations is None else self.expirations[place],
+                stats=None if self.stats is None else self.stats[place],
+                deletes=self.deletes.get(place, ()),
+                fallbacks={} if self.fallbacks is None else self.fallbacks[place],
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSpec:
     """How the bytes of files become rows: the same for every file of a load, and free of secrets.
 

@@ -454,6 +454,9 @@ def _integers(
     numbers: list[_Number], name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1
 ) -> list[int | None]:
     """The numbers of a column, each as ``integer`` reads it."""
+    kinds = set(map(type, numbers))
+    if kinds == {type(None)} or (kinds == {int} and least <= min(numbers) <= max(numbers) <= most):  # type: ignore[type-var, operator]
+        return cast("list[int | None]", numbers)
     return [integer(number, name, table, least, most) for number in numbers]
 
 

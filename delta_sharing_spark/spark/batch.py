@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -47,10 +48,15 @@ class SplitPartition(InputPartition):
         return self._splits[self._place]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SplitPartition, ([self.split], 0)
+        """Python's own pickle takes a third of the time of Spark's, which looks at each object."""
+        return _unpickled, (pickle.dumps(self.split, pickle.HIGHEST_PROTOCOL),)
 
     def __repr__(self) -> str:
         return f"SplitPartition({self.split.index}, files={len(self.split.slices)})"
+
+
+def _unpickled(split: bytes) -> SplitPartition:
+    return SplitPartition([pickle.loads(split)], 0)  # noqa: S301 (a part of a pickle)
 
 
 class TaskReader:

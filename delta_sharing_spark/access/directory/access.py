@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid as uuids
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -338,7 +338,7 @@ class DirectoryAccess(FileAccess):
         is_renewed = issuer is not None and not (profile is not None and profile.carried)
         return is_renewed or all(time.time() < token.renew_at for token in self.tokens)
 
-    def restricted_to(self, tasks: Iterable[FileTask]) -> DirectoryAccess:
+    def restricted_to(self, tasks: Sequence[FileTask]) -> DirectoryAccess:
         """See ``SplitAccess.restricted_to``: only the tokens that these files and their vectors need."""
         if len(self.tokens) == 1:
             return self

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -80,7 +80,7 @@ class FlightAccess:
     gateway: GatewayAddress
     locations: tuple[str, ...] = ()
 
-    def restricted_to(self, tasks: Iterable[FileTask]) -> Access:
+    def restricted_to(self, tasks: Sequence[FileTask]) -> Access:
         """See ``SplitAccess.restricted_to``: a ticket holds all that its endpoint needs."""
         return self
 

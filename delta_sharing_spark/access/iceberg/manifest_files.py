@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.access.iceberg.manifests import Entry
-from delta_sharing_spark.scan.plan import DeleteFile, DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import DeleteFile, DeletionVector, TaskColumns
 
 
 class ManifestFiles:
@@ -60,14 +60,17 @@ class ManifestFiles:
     def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[None]]:
         return np.zeros(len(self._paths), np.int64), [None]  # no column has its values by the partition alone
 
-    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
-        for place in places.tolist():
-            yield FileTask(
-                self._paths[place],
-                self._paths[place],
-                self._sizes[place],
-                rows=self._rows[place],
-                deletion_vector=self._vectors.get(place),
-                deletes=self._deletes.get(place, ()),
-                fallbacks=self._fallbacks[place],
-            )
+    def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        listed = places.tolist()
+        paths = [self._paths[place] for place in listed]
+        return TaskColumns(
+            paths,
+            paths,
+            [self._sizes[place] for place in listed],
+            [self._rows[place] for place in listed],
+            [0] * len(listed),
+            [{}],
+            {new: self._vectors[old] for new, old in enumerate(listed) if old in self._vectors},
+            deletes={new: self._deletes[old] for new, old in enumerate(listed) if old in self._deletes},
+            fallbacks=[self._fallbacks[place] for place in listed],
+        )

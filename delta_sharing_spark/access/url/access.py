@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -369,7 +369,7 @@ class UrlAccess(FileAccess):
     renewal: RenewalContext | None = field(default=None, repr=False)
     planned_at: float = 0.0
     expires_at: float | None = None
-    files: tuple[FileTask, ...] = field(default=(), repr=False)
+    files: Sequence[FileTask] = field(default=(), repr=False)
 
     def open(self, task: FileTask) -> RangeReader[str]:
         return self._source(task, task.location, None, task.id, task.size)
@@ -390,9 +390,8 @@ class UrlAccess(FileAccess):
         ends = earliest(task.expires_at, self.expires_at, url_end(task.location))
         return None if ends is None or ends <= self.planned_at else ends
 
-    def restricted_to(self, tasks: Iterable[FileTask]) -> UrlAccess:
-        """See ``SplitAccess.restricted_to``; the split's pickle names each file once."""
-        return replace(self, files=() if self.renewal is None else tuple(tasks))
+    def restricted_to(self, tasks: Sequence[FileTask]) -> UrlAccess:
+        return replace(self, files=() if self.renewal is None else tasks)
 
     def outlasts_planning(self, task: FileTask) -> bool:
         due = url_term(task.location, self.ends(task), self.planned_at).renew_at

@@ -6,15 +6,16 @@ renew URLs in a task.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.scan.plan import DeletionVector, rows_in_lines
+from delta_sharing_spark.scan.plan import UNKNOWN_ROWS, DeletionVector, TaskColumns, rows_in_lines
 from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed
 from delta_sharing_spark.schema.typed_json import lines_of, statistics_lines
 
@@ -72,6 +73,8 @@ class FileColumns:
         self._expires = array("q")
         self._packed: list[tuple[bytes, int]] = []
         self._last = _Texts([], [], {})
+        #: The texts that were decompressed last, and their number: splits share them.
+        self._recent: tuple[int, _Texts] = -1, self._last
         self.nbytes = 0
 
     def append(self, block: FileBlock, hashes: npt.NDArray[np.int64] | None = None) -> None:
@@ -106,7 +109,11 @@ class FileColumns:
     def _texts(self, number: int) -> _Texts:
         if number == len(self._packed):
             return self._last
-        return _decode(decompressed(*self._packed[number]))
+        recent, texts = self._recent
+        if recent != number:
+            texts = _decode(decompressed(*self._packed[number]))
+            self._recent = number, texts
+        return texts
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -144,6 +151,41 @@ class FileColumns:
                 None if expires == UNKNOWN else expires,
                 texts.vectors.get(index),
             )
+
+    def tasks_at(
+        self,
+        places: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        partitions: Sequence[int],
+        values: Sequence[Mapping[str, str | None] | None],
+        **others: Any,
+    ) -> TaskColumns:
+        """The tasks of the files at some places, which grow, with what else is known of each."""
+        ids: list[str] = []
+        urls: list[str] = []
+        vectors: dict[int, DeletionVector] = {}
+        numbers = places // _TOGETHER
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
+        for first, last in itertools.pairwise(edges):
+            texts, indices = self._texts(int(numbers[first])), (places[first:last] % _TOGETHER).tolist()
+            if texts.vectors:
+                vectors |= {
+                    first + i: texts.vectors[index] for i, index in enumerate(indices) if index in texts.vectors
+                }
+            ids += [texts.ids[index] for index in indices]
+            urls += [texts.urls[index] for index in indices]
+        expires = np.frombuffer(self._expires, np.int64)[places].tolist()
+        return TaskColumns(
+            ids,
+            urls,
+            np.frombuffer(self._sizes, np.int64)[places].tolist(),
+            [None if count == UNKNOWN_ROWS else count for count in rows.tolist()],
+            partitions,
+            values,
+            vectors,
+            [None if millis in (0, UNKNOWN) else millis / 1000 for millis in expires],
+            **others,
+        )
 
     def take(self, places: Sequence[int]) -> FileColumns:
         """The files at some places, apart from the others."""
@@ -186,13 +228,14 @@ class PackedStatistics:
         nbytes: Bytes that are held, once the texts are compressed.
     """
 
-    __slots__ = ("_columns", "_count", "_is_there", "_lines", "_packed", "_rows")
+    __slots__ = ("_columns", "_count", "_is_there", "_lines", "_packed", "_rows", "_rows_were_asked_for")
 
     def __init__(self, lines: bytes, count: int) -> None:
         self._count = count
         self._lines: bytes | None = lines
         self._packed = b"", 0
         self._rows: npt.NDArray[np.int64] | None = None
+        self._rows_were_asked_for = False
         #: Which files have any, once they were looked at, and what was found of columns.
         self._is_there: npt.NDArray[np.bool_] | None = None
         self._columns: dict[StatisticsColumn, ColumnStatistics] = {}
@@ -221,12 +264,10 @@ class PackedStatistics:
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Rows of files at some places, deleted ones included; ``UNKNOWN_ROWS`` where the statistics do not tell them."""
         if self._rows is None:
-            is_few = len(places) * _FEW < self._count
-            lines = statistics_lines(self.texts_at(places)) if is_few else self._text()
-            rows = rows_in_lines(lines, len(places) if is_few else self._count)
-            if is_few:
-                return rows
-            self._rows = rows
+            if len(places) * _FEW < self._count and not self._rows_were_asked_for:
+                self._rows_were_asked_for = True  # splits ask for one after the other's
+                return rows_in_lines(statistics_lines(self.texts_at(places)), len(places))
+            self._rows = rows_in_lines(self._text(), self._count)
         return self._rows[places]
 
     def of(self, reader: StatisticsReader, places: npt.NDArray[np.int64]) -> FileStatistics:

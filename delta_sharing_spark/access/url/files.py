@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -20,7 +21,7 @@ from delta_sharing_spark.access.url.signed_urls import earliest, url_term
 from delta_sharing_spark.errors import UnsupportedFeatureError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
-from delta_sharing_spark.scan.plan import UNKNOWN_ROWS, FileTask
+from delta_sharing_spark.scan.plan import UNKNOWN_ROWS, FileTask, TaskColumns
 from delta_sharing_spark.schema.features import MAPPING_MODE
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
 from delta_sharing_spark.schema.typed_json import statistics_lines
@@ -220,7 +221,8 @@ class SnapshotFiles:
 
     def dues(self, access: UrlAccess) -> Iterator[float]:
         """When URLs of the page are due for renewal: the earliest that the answer tells of all, and that of a URL."""
-        for task in self._tasks_at(np.arange(min(1, len(self._partitions)))):
+        if len(self._partitions):
+            task = next(self._columns_at(np.arange(1)).tasks())
             end = earliest(access.ends(task), self._columns.earliest_end)
             yield url_term(task.location, end, access.planned_at).renew_at
 
@@ -271,30 +273,27 @@ class SnapshotFiles:
 
     def _parts(self, places: npt.NDArray[np.int64]) -> Iterator[tuple[PackedStatistics, npt.NDArray[np.int64]]]:
         """The statistics of files at some places, which grow, and the places among these."""
-        for of, statistics in self._statistics:
-            first, last = np.searchsorted(places, [of.start, of.stop]).tolist()
-            if first < last:
-                yield statistics, places[first:last] - of.start
+        if not len(places):
+            return
+        first = bisect_right(self._statistics, int(places[0]), key=lambda part: part[0].start) - 1
+        for of, statistics in itertools.islice(self._statistics, first, None):
+            within = places[slice(*np.searchsorted(places, [of.start, of.stop]).tolist())]
+            if len(within):
+                yield statistics, within - of.start
+            if of.stop > places[-1]:
+                return
 
-    def _tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
-        numbers = places.tolist()
-        texts: Iterable[str | None] = itertools.repeat(None)
+    def _columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        used, partitions = np.unique(self._numbers_at(places), return_inverse=True)
+        texts, times = None, None
         if self._with_stats and self.is_whole:
-            texts = itertools.chain.from_iterable(part.texts_at(within) for part, within in self._parts(places))
-        for place, row, rows, stats in zip(
-            numbers, self._columns.rows(numbers), self._rows_at(places).tolist(), texts, strict=False
-        ):
-            yield FileTask(
-                id=row.id,
-                location=row.url,
-                size=row.size,
-                partition_values=self._values[self._partitions[place]],
-                rows=None if rows == UNKNOWN_ROWS else rows,
-                deletion_vector=row.vector,
-                commit_timestamp=self._commit_times[place] if self._with_times else None,
-                expires_at=row.expires / 1000 if row.expires else None,
-                stats=stats,
-            )
+            texts = [text for part, within in self._parts(places) for text in part.texts_at(within)]
+        if self._with_times:
+            times = [self._commit_times[place] for place in places.tolist()]
+        values = [self._values[number] for number in used.tolist()]
+        return self._columns.tasks_at(
+            places, self._rows_at(places), partitions.tolist(), values, timestamps=times, stats=texts
+        )
 
 
 def _live(rows: npt.NDArray[np.int64], deleted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -323,8 +322,8 @@ class FileSelection:
     def file_partitions(self) -> tuple[npt.NDArray[np.int64], Sequence[Mapping[str, str | None] | None]]:
         return self._page._numbers_at(self._places), self._page._values
 
-    def tasks_at(self, places: npt.NDArray[np.int64]) -> Iterator[FileTask]:
-        return self._page._tasks_at(self._places[places])
+    def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        return self._page._columns_at(self._places[places])
 
 
 def _places(

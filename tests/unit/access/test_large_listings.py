@@ -9,15 +9,19 @@ import pickle
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.access.planned_files import FileBatches, live_rows
+from delta_sharing_spark.access.planned_files import FileBatches, OrderedFiles, live_rows
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
@@ -25,8 +29,10 @@ from delta_sharing_spark.errors import ResponseError, VersionError
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.plan import FileSlice, FileTask
+from delta_sharing_spark.scan.plan import FileSlice, FileTask, TaskColumns
 from delta_sharing_spark.schema.types import parse_schema
+from delta_sharing_spark.spark.batch import SplitPartition
+from support.drawing import cases
 from support.skipping import reason_of
 from unit.sharing.scripted_server import Reply, ScriptedServer
 
@@ -345,3 +351,66 @@ def test_a_split_is_built_when_it_is_asked_for(client: SharingClient, monkeypatc
     assert restricted == []
     assert pickle.loads(pickle.dumps(splits[7])) == splits[7]
     assert restricted == [len(splits[7].slices)] * 2 + restricted[2:]
+
+
+@pytest.mark.parametrize("where", [None, "day = 7", "id < 30000"])
+def test_a_partition_is_small_and_holds_its_own_files(client: SharingClient, where: str | None) -> None:
+    """What crosses to a task is columns, the same each time, of which the task makes the plan's slices."""
+    planned = client.table("s.d.t").scan(where=where, maxSplitBytes=40_000_000).plan()
+    partitions = SplitPartition.of(planned.splits)
+    pickled = [pickle.dumps(partition) for partition in partitions]
+    assert pickled == [pickle.dumps(partition) for partition in partitions]
+    splits = [pickle.loads(one).split for one in pickled]
+    assert [piece for split in splits for piece in split.slices] == [FileSlice(task) for task in planned.files]
+    for split in splits:
+        assert isinstance(split.access, UrlAccess)
+        assert list(split.access.files) == [piece.task for piece in split.slices]
+    assert sum(map(len, pickled)) < 100 * len(planned.files) + 4_000 * len(partitions)
+
+
+def test_a_stream_orders_a_large_first_listing_in_columns(client: SharingClient) -> None:
+    """By the characters of ids, as one after the other; what orders them and each batch of it stays small."""
+    files = client.table("s.d.t").scan().plan().files
+    assert isinstance(files, FileBatches)
+    tracemalloc.start()
+    ordered = OrderedFiles(files)
+    held, most = tracemalloc.get_traced_memory()
+    assert sum(1 for _ in ordered[1000:1100]) == 100
+    of_batch = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 20 * COUNT
+    assert max(most, of_batch) < 200 * COUNT + 3_000_000
+    assert list(ordered) == sorted(files, key=lambda task: task.id)
+
+
+@cases(200)
+@given(st.lists(st.text(st.characters(codec="utf-8")), unique=True, max_size=20))
+def test_ids_are_ordered_by_their_characters(ids: list[str]) -> None:
+    assert [task.id for task in OrderedFiles(FileBatches([Ids(ids)]))] == sorted(ids)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Files of which nothing but the id is known (``FileBatch``)."""
+
+    ids: list[str]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.ids)
+
+    def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        ids = [self.ids[place] for place in places.tolist()]
+        nothing = [0] * len(ids)
+        return TaskColumns(ids, ids, nothing, nothing, nothing, [None], {})
+
+
+def test_a_table_without_files_is_planned() -> None:
+    listing = lines(0, numFiles=0)
+    with ScriptedServer() as server:
+        server.on("/metadata", Reply(listing[:2], headers=HEADERS))
+        server.on("/query", Reply(listing, headers=WHOLE))
+        client = SharingClient({"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": "t"})
+        plans = [client.table("s.d.t").scan(where=where).plan() for where in (None, "day = 7")]
+        assert [(list(planned.files), SplitPartition.of(planned.splits)) for planned in plans] == [([], []), ([], [])]
+        assert client.table("s.d.t").scan().count() == 0

@@ -79,7 +79,7 @@ class _Habits:
 #: Of the layouts kept.
 _LAYOUTS = 8
 #: Seconds, at least and at most, in which Spark, which tells a Python source no limit, ends a task that has enough rows.
-_MOMENTS = 0.03, 0.25
+_MOMENTS = 0.05, 0.25
 _habits: ProcessCache[tuple[Pace, str, Struct | str, frozenset[str]], _Habits] = ProcessCache(64)
 
 

@@ -1,6 +1,6 @@
 """The program of ``test_secrets_in_spark``: one session reads each load in its way, and keeps what Spark shows of it.
 
-Its arguments: classic, connect or cluster; a directory to work in; a file of loads; a file to leave the lane's secrets in.
+Its arguments: connect or cluster; a directory to work in; a file of loads; a file to leave the lane's secrets in.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pyspark.sql import SparkSession
 
 #: Spark gives each Python worker of a stream ten seconds to start, which a busy machine may not have.
 TRIES = 5
-#: The master of each session that is no Connect one.
-MASTERS = {"classic": "local[2]", "cluster": "local-cluster[2,1,1024]"}
+#: One executor: tests/spark/test_native_cluster.py has several.
+MASTER = "local-cluster[1,2,1024]"
 
 
 def session(mode: str, work: str) -> SparkSession:
     builder: Any = SparkSession.builder
-    builder = builder.remote("local[2]") if mode == "connect" else builder.master(MASTERS[mode])
+    builder = builder.remote("local[2]") if mode == "connect" else builder.master(MASTER)
     settings = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{work}",

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from data.write_with_iceberg import add_defaults, java_table
@@ -137,7 +138,7 @@ class History:
         ]  # fmt: skip
         try:
             self._draw.choice(kinds)()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # the writer refuses some in an exception of its own
             self.refused += 1
             self.steps.append(f"-- refused: {str(error).splitlines()[0][:200]}")
         self._spark.sql(f"REFRESH TABLE db.{self.name}")

@@ -115,7 +115,7 @@ class Scan(Load, RowSource):
         from delta_sharing_spark.spark.lanes import explain_engine, explain_scans
 
         scans = explain_scans(self.table.client, [str(self.table)])
-        lane = explain_engine(spark, [inside], engine or self.table.client.engine, planned)
+        _, lane = explain_engine(spark, [inside], engine or self.table.client.engine, planned)
         return Explanation("\n".join((text, f"engine     {lane}", *scans)))
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:

@@ -14,7 +14,6 @@ from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.plan_reader import Failures
 from delta_sharing_spark.network.connections import Canceller
-from delta_sharing_spark.network.parallel_calls import DaemonPool
 from delta_sharing_spark.scan.fetching import CallsInOrder
 from delta_sharing_spark.storage.locations import StoredObject
 from delta_sharing_spark.storage.place import Place
@@ -114,7 +113,7 @@ class ServedPlace:
 
         waiting = reads()
         first = next(waiting)()  # no more is asked for where it fails
-        with closing(CallsInOrder(waiting, DaemonPool(2), lambda: 2)) as following:
+        with closing(CallsInOrder(waiting, budget.fetchers, lambda: 2)) as following:
             yield first
             yield from following
 

@@ -23,7 +23,7 @@ second are what the network carries or the decoder takes. So:
   within 2 ms.
 - Files are opened ahead of the one that is read, 8 large ones: each takes one request for its footer.
 - Of commits 16 are under way, or as many as have 2 MiB; of downloads 8 pieces of 8 MiB, 210 MB/s at 40 ms and 30 MB/s.
-- A gateway fetches by 48 threads, and small files ahead by 96 more where their storage is far.
+- A gateway fetches by 48 threads, for plans and places, and small files ahead by 96 more where their storage is far.
 - Of splits, checkpoints and gateways at most 128 together, over all readers of a process, are to one storage
   (``pace.Connections``). Commits, downloads and places add the few that are named above.
 

@@ -172,8 +172,8 @@ class _SharedFile:
     opened: _OpenFile | None = None
 
 
-#: Files that stay open for other splits: slices of one are read one after the other.
-_SHARED_FILES = 16
+#: Files that stay open for other splits, as slices of one are read one after the other; bytes of a footer that is held for them.
+_SHARED_FILES, _SHARED_FOOTER = 16, 4 << 20
 
 
 class RunningReaders(OpenResources[Closable]):
@@ -195,11 +195,14 @@ class RunningReaders(OpenResources[Closable]):
             if len(self._files) > _SHARED_FILES:
                 self._files.popitem(last=False)
         with file.lock:
-            if file.opened is None:
-                source = access.open(task)
-                self.add(source)  # it is closed with the readers
-                file.opened = source, read(source)
-            return file.opened
+            if file.opened is not None:
+                return file.opened
+            source = access.open(task)
+            self.add(source)  # it is closed with the readers
+            footer = read(source)
+            if footer.size <= _SHARED_FOOTER:
+                file.opened = source, footer
+            return source, footer
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -51,17 +51,8 @@ _log = logging.getLogger(__name__)
 #: Kinds of answers, as SharedTableIndex.java reads them.
 _FAILURE, _LISTING, _SIZE = b"\0", b"\1", b"\2"
 #: Columns that ``_metadata`` has too: a filter on one of these names may be about the file, not the table's column.
-_METADATA = frozenset(
-    (
-        "file_path",
-        "file_name",
-        "file_size",
-        "file_block_start",
-        "file_block_length",
-        "file_modification_time",
-        "row_index",
-    )
-)
+_METADATA = frozenset({"file_path", "file_name", "file_size", "file_block_start", "file_block_length", "file_modification_time",
+                       "row_index"})  # fmt: skip
 #: Of a table whose size no server tells; Spark broadcasts none of it.
 _UNKNOWN_SIZE = 1 << 60
 _REFUSED = "a process of another user asked for the files of a shared table, and was refused"
@@ -169,15 +160,9 @@ def index_relation(
     identity = f"{index.identity} {gateway.port}"
     version = "" if index.load.version is None else f"@v{index.load.version}"
     name = f"deltaSharing {load_columns.table}{version}"  # what plans and Spark's UI call its scans
-    dataset = _relation(
-        spark,
-        _session(spark).factory,
-        _lister(_context(spark), _answering(index, gateway, note)),
-        (identity, name, gateway.address_of(index.token)),
-        load_columns,
-        options,
-    )
-    return _frame(spark, dataset)
+    named = identity, name, gateway.address_of(index.token)
+    answer = _answering(index, gateway, note)
+    return _frame(spark, _relation(spark, _session(spark).factory, answer, named, load_columns, options))
 
 
 def planning_relation(spark: SparkSession, load_columns: LoadColumns, root: str, size: int | None) -> DataFrame:
@@ -193,15 +178,8 @@ def planning_relation(spark: SparkSession, load_columns: LoadColumns, root: str,
             return _SIZE + struct.pack(">q", _UNKNOWN_SIZE if size is None else size)
         return _FAILURE + b"this relation is there to plan over"
 
-    dataset = _relation(
-        spark,
-        _session(spark).factory,
-        _lister(_context(spark), answer),
-        (root, f"deltaSharing {load_columns.table}", root),
-        load_columns,
-        {},
-    )
-    return _frame(spark, dataset)
+    named = root, f"deltaSharing {load_columns.table}", root
+    return _frame(spark, _relation(spark, _session(spark).factory, answer, named, load_columns, {}))
 
 
 def needs_deletion_column(load_columns: LoadColumns) -> bool:
@@ -212,7 +190,7 @@ def needs_deletion_column(load_columns: LoadColumns) -> bool:
 def _relation(
     spark: Any,
     factory: Any,
-    lister: object,
+    answer: Lister,
     named: tuple[str, str, str],
     load_columns: LoadColumns | None,
     options: dict[str, str],
@@ -229,7 +207,7 @@ def _relation(
     partitions = _java_schema(jvm, Struct(() if load_columns is None else load_columns.partition_columns))
     if deletion_column:
         data = data.add(deletion_column, "boolean", True)
-    index = factory.of(lister, *named, partitions, deletion_column, int(time.time() * 1000))
+    index = factory.of(_lister(_context(spark), answer), *named, partitions, deletion_column, int(time.time() * 1000))
     relation = sources.HadoopFsRelation(
         index, partitions, data, jvm.scala.Option.empty(), index.format(), jvm.PythonUtils.toScalaMap(options), session
     )
@@ -395,8 +373,7 @@ def _tried(spark: Any) -> Any:
     """What makes indexes in a session's JVM, once one of no table has listed a file through all of it."""
     from pyspark.java_gateway import ensure_callback_server_started
 
-    context = _context(spark)
-    gateway: Any = context._gateway
+    gateway: Any = _context(spark)._gateway
     jvm, _ = jvm_session(spark)
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     factory = _compiled(gateway, jvm)
@@ -409,7 +386,7 @@ def _tried(spark: Any) -> Any:
         return _LISTING + struct.pack(">iH", 0, 1) + b"t" + struct.pack(">iiiiQqh", 1, 0, 1, 5, 6, 7, -1)
 
     named = "tried", "tried", "webhdfs://127.0.0.1:1/tried"
-    dataset = _relation(spark, factory, _lister(context, answer), named, None, {})
+    dataset = _relation(spark, factory, answer, named, None, {})
     relation = dataset.queryExecution().analyzed().relation()
     if relation.location().sizeInBytes() != 7 or len(dataset.where("a is null").inputFiles()) != 1 or not asked:
         raise RuntimeError("the session does not ask for its files")

@@ -122,16 +122,24 @@ def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] =
     return with_places(frame, str(scan.table)) if not is_connect(spark) or scan.has_places else frame
 
 
-def why_python_source(
+def explain_engine(
     spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None
-) -> str | None:
-    """Why the Python source reads a query over scans in a session; None where the native lane does.
+) -> tuple[bool, str]:
+    """Whether the native lane reads a query over scans in a session; and in words the lane that does, with why not the other.
 
     Args:
         planned: The plan of a scan by itself.
     """
-    if (why := _unfit(_reach(spark, engine), engine, "read")) is not None:
-        return why
+    reach = _reach(spark, engine)
+    if (why := _unfit(reach, engine, "read") or _why_not_all(spark, scans, planned)) is not None:
+        return False, f"Python data source: {why}"
+    return (
+        True,
+        f"native lane, Spark's own Parquet reader: {reach.reason}, which asks for the files of each scan with its own filters",
+    )
+
+
+def _why_not_all(spark: SparkSession, scans: Sequence[Load], planned: ScanPlan | None) -> str | None:
     for scan in scans:
         if (why := why_not_in(spark, scan.resolved())) is not None:
             return f"{scan.table}: {why}"
@@ -141,14 +149,6 @@ def why_python_source(
             except StepAsideError as reason:
                 return str(reason)
     return None
-
-
-def explain_engine(spark: SparkSession, scans: Sequence[Load], engine: str, planned: ScanPlan | None = None) -> str:
-    """The lane that a query over scans takes in a session, and why not the other, as ``why_python_source``."""
-    reach = _reach(spark, engine)
-    if (why := why_python_source(spark, scans, engine, planned)) is not None:
-        return f"Python data source: {why}"
-    return f"native lane, Spark's own Parquet reader: {reach.reason}, which asks for the files of each scan with its own filters"
 
 
 def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:

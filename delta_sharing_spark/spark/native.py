@@ -288,13 +288,11 @@ def _rows(frame: DataFrame, load_columns: LoadColumns) -> DataFrame:
 
 def _output(frame: DataFrame, load_columns: LoadColumns) -> DataFrame:
     """The columns of the load, with their metadata."""
-    loaded = {field.name: field.type for field in load_columns.spec.full_schema.fields}
-    output = {field.name: field.type for field in load_columns.output.fields}
-    if list(loaded.items()) == list(output.items()) and not any(
-        FIELD_ID in f.metadata for f in load_columns.output.fields
-    ):
+    full, output = load_columns.spec.full_schema, load_columns.output
+    have, want = ([(field.name, field.type) for field in schema.fields] for schema in (full, output))
+    if have == want and not any(FIELD_ID in field.metadata for field in output.fields):
         return frame
-    return frame.select(*reshaped(load_columns.spec.full_schema, load_columns.output))
+    return frame.select(*reshaped(full, output))
 
 
 def end_of(spark: SparkSession) -> Callable[[], bool]:

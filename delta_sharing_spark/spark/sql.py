@@ -36,13 +36,7 @@ from delta_sharing_spark.spark.connect_plans import (
     query_needs,
     sent_condition,
 )
-from delta_sharing_spark.spark.lanes import (
-    explain_engine,
-    lane_of_query,
-    note_python_source,
-    python_frame,
-    why_python_source,
-)
+from delta_sharing_spark.spark.lanes import explain_engine, lane_of_query, note_python_source, python_frame
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
 from delta_sharing_spark.spark.spark_types import spark_struct
@@ -138,10 +132,11 @@ def explain(
         return f"what it asks is known when it runs: {whole}; client.last_scans() tells it then"
     if not references:
         return "no shared table"
+    is_native, lane = explain_engine(spark, references, engine)
     if is_connect(spark):
         needs, _ = query_needs(spark, references, over)
         tables = [_explained(client, load, need) for load, need in zip(references, needs, strict=True)]
-    elif why_python_source(spark, references, engine) is None:
+    elif is_native:
         from delta_sharing_spark.spark.index_questions import explained_questions
 
         tables = explained_questions(spark, references, over)
@@ -151,7 +146,7 @@ def explain(
         reason = "the Python source reads what the options of the load say"
         needs = [TableNeed(load.schema if load.has_columns else None, reason=reason) for load in references]
         tables = [_explained(client, load, need) for load, need in zip(references, needs, strict=True)]
-    return "\n".join([explain_engine(spark, references, engine), *(line for table in tables for line in table)])
+    return "\n".join([lane, *(line for table in tables for line in table)])
 
 
 def _explained(client: Recipient, reference: Load, need: TableNeed) -> list[str]:

@@ -7,18 +7,27 @@ import socket
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import answers, budget, gateway, peers, plan, plan_reader
+from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.gateway import Gateway, GatewayClosedError
 from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.served_place import ServedPlace
+from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.scan import pace
+from delta_sharing_spark.storage.locations import StoredObject
+from delta_sharing_spark.storage.place import Place
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support import HANGS
@@ -316,3 +325,63 @@ def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(
             reader.shutdown(socket.SHUT_WR)
             monkeypatch.setattr(answers, "_wait_for_reset", reader.close)
             assert answers._is_reset(connection) == bool(unread)
+
+
+def test_answers_of_places_share_the_threads_of_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetches two pieces ahead; six of them together no more than the gateway has threads."""
+    monkeypatch.setattr(budget, "CONNECTIONS", 3)
+    changed, size = threading.Condition(), 8 << 20
+    under_way = most = submitted = 0
+
+    class Volume:
+        name = "s.d.v"
+
+        def info(self, path: str) -> StoredObject:
+            return StoredObject(path, size, 0)
+
+        def version(self, _: StoredObject) -> None: ...
+
+        def read(self, _path: str, _version: None, start: int, length: int, _: Canceller) -> memoryview:
+            nonlocal under_way, most
+            if start:  # the first piece is read by who answers
+                with changed:
+                    under_way += 1
+                    most = max(most, under_way)
+                    changed.notify_all()
+                    changed.wait_for(lambda: most > 3 or submitted >= 12, HANGS)
+                with changed:
+                    under_way -= 1
+            return memoryview(bytes([start >> 18 & 255]) * length)
+
+    place, shared = ServedPlace(cast("Place", Volume()), "token"), Budget(Bounds())
+    failures: list[DeltaSharingError] = []
+    submit = shared.fetchers.submit
+
+    def counted(call: Callable[[], Any]) -> Future[Any]:
+        nonlocal submitted
+        with changed:
+            submitted += 1
+            changed.notify_all()
+        return submit(call)
+
+    monkeypatch.setattr(shared.fetchers, "submit", counted)
+
+    def read(path: str) -> bytes:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            sender = threading.Thread(target=place.send, args=(theirs, path, 0, shared, failures.append), daemon=True)
+            sender.start()
+            with ours.makefile("rb") as answer:
+                while answer.readline().strip():
+                    pass
+                body = answer.read(size)
+            sender.join(HANGS)
+            return body
+
+    with ThreadPoolExecutor(6) as readers:
+        bodies = list(readers.map(read, [f"f{n}" for n in range(6)]))
+    shared.close()
+    assert {len(body) for body in bodies} == {size}
+    assert len(set(bodies)) == 1
+    assert most == 3
+    assert not failures

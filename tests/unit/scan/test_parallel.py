@@ -129,8 +129,12 @@ def test_all_readers_of_a_storage_share_its_connections(monkeypatch: pytest.Monk
     assert most == 5
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_file_that_is_cut_is_opened_once_and_its_footer_fetched_once(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "held"), [(1, 4 << 20), (3, 4 << 20), (3, 0)])
+def test_a_file_that_is_cut_is_opened_once_and_its_footer_fetched_once(
+    workers: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for footers that are too large to be held for others."""
+    monkeypatch.setattr("delta_sharing_spark.scan.split_reader._SHARED_FOOTER", held)
     numbers = np.random.default_rng(1).integers(0, 1 << 60, 1_000_000)
     data = parquet(pa.table({"n": pa.array(numbers, pa.int64())}), row_group_size=300_000, use_dictionary=False)
     opened: list[str] = []
@@ -147,8 +151,9 @@ def test_a_file_that_is_cut_is_opened_once_and_its_footer_fetched_once(workers: 
     assert len(splits) >= 12
     read = pa.Table.from_batches(list(read_splits(splits, workers)))
     assert np.array_equal(read["n"].to_numpy(), np.concatenate([numbers, numbers]))
-    assert sorted(opened) == ["f", "g"]
-    assert all(sum(end == len(data) for _, end in ranges) == 1 for ranges in storage.reads.values())
+    times = 1 if held else len(splits) // 2
+    assert sorted(opened) == ["f"] * times + ["g"] * times
+    assert all(sum(end == len(data) for _, end in ranges) == times for ranges in storage.reads.values())
 
 
 def test_a_worker_that_cannot_begin_is_an_error_and_not_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:

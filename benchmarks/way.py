@@ -79,7 +79,8 @@ def watched(server: SharingServer) -> Iterator[Way]:
 
     def counting(name: str) -> Callable[..., Any]:
         def count(self: Storage, location: Any, *rest: Any, **named: Any) -> Any:
-            if not (name == "get" and rest):  # a range is fetched, and counted there
+            is_served = _SERVED in threading.current_thread().name
+            if not is_served and not (name == "get" and rest):  # a range is fetched, and counted there
                 way.storage[f"{_REQUESTS[name]} {str(location).rpartition('/table/')[2] or location}"] += 1
             return originals[name](self, location, *rest, **named)
 

@@ -55,6 +55,8 @@ HEAD = """# The tests
 - What a server, a storage or a network does wrong is a row of a matrix in `faults/`, for every access mode at once.
 - Rows of a kind of table: a table in `data/delta_spark` (written by Delta), which `conformance/test_every_table.py` then reads by every
   way, and no other suite needs to. A new way to a table is a line of `WAYS` in `conformance/ways.py`.
+- Two modules go through all tables beside that matrix. `unit/deltalog/test_log_golden.py` asks which files a log leaves, with which
+  values and statistics. `conformance/test_zones_of_processes.py` asks what a process knows of its time zone, by `TZ` and session.
 - What a user of Spark sees is in `spark/`. It runs on a classic session. It is marked `connect` where the session's side differs over
   Connect: what the client does, how an error is shown, who knows a setting; `connect_only` where it is nothing on a classic one.
 - Suites are packages, and a helper is imported by its whole name: `from unit.access.loopback import ...`. Two modules may share a name.
@@ -65,6 +67,7 @@ HEAD = """# The tests
 - Hypothesis draws examples of many choices by `support/drawing.py`, each whole; a session of a test's own takes
   `support.INTERPRETED` and `PRELOADED_WORKERS`, unless its own start is what is tested.
 - `nox -s tests` runs the suites all at once, be it on two cores, and tries nothing twice: a test that fails on a busy machine is wrong.
+- [costs.md](costs.md) says what each part costs in processor seconds, and its dearest tests. `nox -s costs` writes it anew.
 """
 
 

@@ -140,9 +140,10 @@ class FileSkipping:
             statistics: Asked for once, of the files that partition values do not decide.
         """
         columns = [_under(partition_values, names, None) for _, names, _ in self._partition]
-        encoded = (column.dictionary_encode() for column in columns if column is not None)
+        dictionaries = (column.dictionary_encode() for column in columns if column is not None)
         values = (
-            (np.where(bools(one.is_valid()), integers(one.indices), -1) + 1, len(one.dictionary) + 1) for one in encoded
+            (np.where(bools(one.is_valid()), integers(one.indices), -1) + 1, len(one.dictionary) + 1)
+            for one in dictionaries
         )
         first, kinds = _first_of_each(np.zeros(count, np.int64), 1, values)
         rows = (

@@ -190,15 +190,15 @@ class _Partitions(dict[bytes, int]):
     """Numbers partition values by their text, which is decoded once.
 
     Attributes:
-        decoded: The values, by number.
+        by_number: The values.
     """
 
     def __init__(self) -> None:
-        self.decoded: list[dict[str, str | None] | None] = []
+        self.by_number: list[dict[str, str | None] | None] = []
 
     def __missing__(self, text: bytes) -> int:
-        self.decoded.append(_decode_values(text))
-        self[text] = number = len(self.decoded) - 1
+        self.by_number.append(_decode_values(text))
+        self[text] = number = len(self.by_number) - 1
         return number
 
 
@@ -329,7 +329,7 @@ class FileLines:
             [body.id for body in bodies],
             urls,
             [action.size for action in actions],
-            self._partitions.decoded,
+            self._partitions.by_number,
             list(map(self._partitions.__getitem__, texts)),
             [action.stats for action in actions],
             [body.expiration_timestamp for body in bodies],

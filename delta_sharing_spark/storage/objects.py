@@ -83,7 +83,7 @@ class Storage:
         """Receive what ``transfer`` is missing of an object; a broken transfer goes on from the byte it reached."""
         if self._cloud is None:
             missing = transfer.missing
-            transfer.keep(read_file(location, what, missing.start, missing.end))
+            transfer.keep(_read_file(location, what, missing.start, missing.end))
             return
         cloud = self._cloud
         CloudWay(self, cloud, "GET", lambda: cloud.object_url(location), what).fill(transfer, canceller)
@@ -98,7 +98,7 @@ class Storage:
             self.fetch(location, transfer, canceller_here(what), what=what)
             return transfer.data
         if (cloud := self._cloud) is None:
-            return read_file(location, what)
+            return _read_file(location, what)
 
         def receive(answer: requests.Response) -> bytes:
             data = read_body(answer, _LARGEST_OBJECT)
@@ -114,7 +114,8 @@ class Storage:
         """Size and modification time of one object; one request, and never a listing."""
         what = what or str(location)
         if (cloud := self._cloud) is None:
-            return file_info(location, what)
+            with _in_our_words(what):
+                return StoredObject.of_file(location.key.rpartition("/")[2], os.stat(location.path))
 
         def receive(answer: requests.Response) -> tuple[int, int]:
             # The body of an answer to HEAD is as long as its headers say of the object, and is not there.
@@ -128,7 +129,7 @@ class Storage:
         """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
         what = what or str(directory)
         if self._cloud is None:
-            return files_in(directory, start_name, what)
+            return _files_in(directory, start_name, what)
         prefix = f"{directory.key}/" if directory.key else ""
         objects: list[StoredObject] = []
         token: str | None = None
@@ -284,25 +285,14 @@ def object_reader(
     return RangeReader(lease, fill, FileVersion(name, size))
 
 
-def read_file(location: Location, what: str, start: int = 0, end: int | None = None) -> bytes:
-    """The bytes ``[start, end)`` of a local file, as many of them as it has; all of it by default.
-
-    Raises:
-        FileNotFoundError, PermissionError
-        FileError: It cannot be read.
-    """
+def _read_file(location: Location, what: str, start: int = 0, end: int | None = None) -> bytes:
+    """The bytes ``[start, end)`` of a local file, as many of them as it has; all of it by default."""
     with _in_our_words(what), open(location.path, "rb") as file:
         file.seek(start)
         return file.read(-1 if end is None else end - start)
 
 
-def file_info(location: Location, what: str) -> StoredObject:
-    """A file's size and modification time; raises as ``read_file``."""
-    with _in_our_words(what):
-        return StoredObject.of_file(location.key.rpartition("/")[2], os.stat(location.path))
-
-
-def files_in(directory: Location, start_name: str, what: str) -> list[StoredObject]:
+def _files_in(directory: Location, start_name: str, what: str) -> list[StoredObject]:
     """The files right in a directory whose name is ``start_name`` or sorts after it, sorted; none where it does not exist."""
     try:
         with _in_our_words(what), os.scandir(directory.path) as directory_entries:
@@ -314,6 +304,7 @@ def files_in(directory: Location, start_name: str, what: str) -> list[StoredObje
 
 @contextmanager
 def _in_our_words(what: str) -> Iterator[None]:
+    """Turns what the system says of local files into errors of ``Storage``."""
     try:
         yield
     except (FileNotFoundError, PermissionError):

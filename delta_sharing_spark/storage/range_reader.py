@@ -446,7 +446,7 @@ class HttpWay(ABC):
         def late() -> RetryableError:
             return RetryableError(f"{host} had not sent all of it after {settings.request_seconds:.0f} s")
 
-        with Deadline(settings.request_seconds, self.what, settings.read_timeout, late) as deadline:
+        with Deadline(settings.request_seconds, self.what, settings.read_timeout, late):
             try:
                 with canceller.watching(), self._send(request, is_decoded=is_decoded) as answer:
                     canceller.check()
@@ -457,11 +457,7 @@ class HttpWay(ABC):
                     return result
             except Exception as error:
                 canceller.check()
-                if (
-                    deadline.is_over  # what was broken off may look like another answer
-                    or isinstance(error, PermissionError | FileNotFoundError)
-                    or not isinstance(error, _FOREIGN)
-                ):
+                if isinstance(error, PermissionError | FileNotFoundError) or not isinstance(error, _FOREIGN):
                     raise
                 try:
                     raise _in_our_words(error, request.url, self.what) from None

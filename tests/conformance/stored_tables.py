@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conformance.canonical import row_texts
+from support.rust_kernel import kernel_changes
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
 WRITTEN = Path(__file__).parents[1] / "data" / "delta_spark"
@@ -50,6 +51,10 @@ COUNTED = {
     "hive/delta/deltatbl-special-chars-in-partition-column": 10,
     "hive/delta/deltatbl-touch-files-needed-for-partitioned": 10,
 }
+#: Golden tables with a change feed, whose rows the Rust kernel reads.
+FEEDS = ("cdf/cdf-table-partitioned", "cdf/cdf-table-simple", "cdf/cdf-table-with-dv")
+#: Spark's names of the types that these have.
+_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
 #: Options that a table's answer was written by: that session was seven hours behind UTC (README of the golden tables).
 OPTIONS = {"data-reader-partition-values": {"timeZone": "Etc/GMT+7"}}
 #: Columns of type CHAR: files hold them unpadded, and it is Spark that pads them on reading, ours as Delta's.
@@ -81,6 +86,7 @@ class Load:
         number: Of the table, among all.
         version: None: the newest. ``feed`` is the first and last version of a change feed.
         is_last: Whether it is the newest, or the last version before the schema changed.
+        is_newest: Whether it is the newest version of the table, or its whole change feed.
     """
 
     table: str
@@ -89,6 +95,7 @@ class Load:
     version: int | None = None
     feed: tuple[int, int] | None = None
     is_last: bool = True
+    is_newest: bool = True
     options: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -111,6 +118,8 @@ class Load:
             kept = _expected(self.path)
             part = kept["changes"]["{}-{}".format(*self.feed)] if self.feed else kept["versions"][str(self.version)]
             return Answer(part["types"], part["rows"], len(part["rows"]))
+        if self.feed is not None:
+            return _kernel_answer(self.path, self.feed)
         if self.table in BROKEN:
             return Answer(error=BROKEN[self.table])
         if self.table in COUNTED:
@@ -126,6 +135,13 @@ def loads() -> list[Load]:
             found += _written_loads(name, number, path)
         else:
             found.append(Load(name, number, path, options=OPTIONS.get(name, {})))
+        if name in FEEDS:
+            newest = len([*(path / "_delta_log").glob("*.json")]) - 1
+            spans = [(0, newest), *((version, version) for version in range(newest + 1))]
+            found += [
+                Load(name, number, path, feed=span, is_last=span[0] != span[1], is_newest=span[0] != span[1])
+                for span in spans
+            ]
     return found
 
 
@@ -150,11 +166,11 @@ def _written_loads(name: str, number: int, path: Path) -> Iterator[Load]:
     versions = list(kept["versions"])
     for version, after in zip(versions, [*versions[1:], None], strict=True):
         is_last = after is None or kept["versions"][version]["types"] != kept["versions"][after]["types"]
-        yield Load(name, number, path, int(version), is_last=is_last)
+        yield Load(name, number, path, int(version), is_last=is_last, is_newest=after is None)
     ranges = [span for span, answer in kept.get("changes", {}).items() if "error" not in answer]  # Delta refuses some
     for span in ranges:
         start, end = map(int, span.split("-"))
-        yield Load(name, number, path, feed=(start, end), is_last=span == ranges[0])
+        yield Load(name, number, path, feed=(start, end), is_last=span == ranges[0], is_newest=span == ranges[0])
 
 
 def _expected(path: Path) -> dict[str, Any]:
@@ -173,6 +189,12 @@ def _golden_answer(directory: Path) -> Answer:
     rows = pa.concat_tables([_in_utc(part, schema) for part in parts])
     types = [[column.name, column.dataType.simpleString()] for column in schema.fields]
     return Answer(types, row_texts(rows), rows.num_rows)
+
+
+def _kernel_answer(path: Path, feed: tuple[int, int]) -> Answer:
+    """The kernel's rows of a change feed, but for their times: of unpacking, which Delta Lake and we let grow from commit to commit."""
+    rows = kernel_changes(path, *feed).drop_columns(["_commit_timestamp"])
+    return Answer([[field.name, _TYPES[str(field.type)]] for field in rows.schema], row_texts(rows), rows.num_rows)
 
 
 def _in_utc(rows: pa.Table, schema: Any) -> pa.Table:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import parse_lines, vector_from
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
+from delta_sharing_spark.deltalog.log_store import StorageLogStore
 from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
     commit_name,
@@ -23,10 +23,10 @@ from delta_sharing_spark.deltalog.replay import Head, Snapshot, load_head, read_
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.table_records import Metadata, Protocol
+from delta_sharing_spark.storage.clouds.contract import NO_SECRET
 from delta_sharing_spark.storage.clouds.registry import parse_location
-from delta_sharing_spark.storage.locations import StoredObject
-from delta_sharing_spark.storage.objects import file_info, files_in
-from delta_sharing_spark.storage.ranges import LocalSource
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.range_reader import StorageSettings
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 
@@ -180,30 +180,26 @@ def located(kind: str, body: Mapping[str, Any], table: SharedTable, commit: Logg
     return FileAction(kind, body, path, location, size, vector, commit.version, commit.timestamp)
 
 
-class LocalLogStore:
+class LocalLogStore(StorageLogStore):
     """A table on the local file system: ``file:`` URIs and plain paths."""
-
-    known_version: int | None = None
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
         directory = local_path(text) if text.startswith("file:") else os.path.abspath(text)
-        self.root = "file:///" + directory.replace(os.sep, "/").strip("/")
+        location = parse_location("file:///" + directory.replace(os.sep, "/").strip("/"))
+        super().__init__(location, None)
+        files = _Files(Storage(location, NO_SECRET, StorageSettings()))
+        self.lease_for = lambda _: files
 
-    def _path(self, path: str) -> str:
-        return local_path(join(self.root, path))
 
-    def read(self, path: str) -> bytes:
-        return Path(self._path(path)).read_bytes()
+class _Files:
+    """A ``Lease`` of local files, for which no other credential is."""
 
-    def open(self, path: str, size: int | None = None) -> LocalSource:
-        return LocalSource(open(self._path(path), "rb"), path)
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
 
-    def list_from(self, relative_dir: str, start_name: str) -> list[StoredObject] | None:
-        try:
-            return files_in(parse_location(join(self.root, relative_dir)), start_name, relative_dir)
-        except PermissionError:
-            return None
+    def current(self) -> Storage:
+        return self._storage
 
-    def info(self, path: str) -> StoredObject:
-        return file_info(parse_location(join(self.root, path)), path)
+    def refused(self, source: Storage, name: str, refusal: PermissionError, refusals: int) -> None:
+        raise refusal

@@ -106,13 +106,17 @@ def test_no_repr_shows_a_secret(server: BucketServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["storage", "server", "token"])
 def test_no_traceback_holds_a_secret_in_its_locals(
-    server: BucketServer, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer,
+    tmp_path: Path,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Of errors at each of three places, for every kind of credential; asked for all frames, they do, which the page says."""
     monkeypatch.delenv(TRACEBACK, raising=False)
     monkeypatch.setattr("delta_sharing_spark.access.directory.access.SETTLING", 0.0)
     monkeypatch.setattr("delta_sharing_spark.storage.presigned.SETTLING", 0.0)
-    logging.getLogger("delta_sharing_spark").setLevel(logging.WARNING)
+    caplog.set_level(logging.WARNING, "delta_sharing_spark")
     recipients = Recipients(server, tmp_path)
     for client in clients(server, recipients):
         auth._tokens.clear()

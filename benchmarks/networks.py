@@ -30,9 +30,8 @@ from typing import Any
 
 import first_read
 from gate import QUERIES, ask, processor_seconds
-from pyspark import cloudpickle
 from reading import NARROW, write_tables
-from scan import FloorSource, session
+from scan import session
 from served import BANDWIDTH, LATENCY, Served
 
 WAYS = ("lane", "local", "python", "floor", "to_arrow")
@@ -57,7 +56,6 @@ def reader(way: str, table: str, profile: Path, files: Path) -> Callable[[str], 
     if way in ("local", "floor"):
         local = spark.read.parquet(str(files))
         if way == "floor":
-            cloudpickle.register_pickle_by_value(sys.modules[FloorSource.__module__])  # workers cannot import it
             schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in local.schema)
             local = spark.read.format("floor").options(path=str(files), schema=schema).load()
         return lambda title: ask(title, table, local)

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from served import Served
@@ -223,6 +224,8 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
+    if __name__ != "__main__":
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
     spark.dataSource.register(FloorSource)
     return spark
 

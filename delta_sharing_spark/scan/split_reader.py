@@ -327,9 +327,9 @@ class SplitReader:
             fetched.add([last], InlineExecutor())
             return read_footer(fetched, spec.table, last.length, checks_later=True)
 
-        is_shared = self._consumer is not None and part.is_cut and task.size > WHOLE_FILE
-        if self._consumer is not None and is_shared:
-            source, footer = self._consumer.shared(task, self._access, read)
+        consumer = self._consumer if part.is_cut and task.size > WHOLE_FILE else None
+        if consumer is not None:
+            source, footer = consumer.shared(task, self._access, read)
         else:
             source = self._sources.add(self._access.open(task))
             footer = read(source)
@@ -378,7 +378,9 @@ class SplitReader:
         if groups:
             deleted = rows_of_delete_files(task, spec, self._access) if task.deletes else None
             selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector, deleted)
-        return OpenSlice(source, footer, constants, context, layout, groups, selection, prefetch.cost, is_shared)
+        return OpenSlice(
+            source, footer, constants, context, layout, groups, selection, prefetch.cost, consumer is not None
+        )
 
 
 def rows_of_delete_files(task: FileTask, spec: ReadSpec, access: FileAccess) -> BitMap64 | None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 #: Seconds after which a test says that something hangs. No wait that will end takes so long, on however busy a machine.
 HANGS = 600.0
+#: What Spark says of a stream whose Python worker took more than ten seconds to start, as on a busy machine: it is begun anew.
+SLOW_START = "Python worker failed to connect back"
 #: A directory for the path of a session's JVM, where Python workers then start at once.
 PRELOADED_WORKERS = str(Path(__file__).parent / "workers")
 #: Settings of sessions whose queries are each another one, over few rows: to compile their code costs more than to interpret

@@ -304,7 +304,8 @@ class FetchQueue(Generic[_F, _O, _G]):
         budget: Bytes that are held or asked for, at most, unless a single row group has more.
         pace: How the storage answers.
         is_small: Whether files mostly are one request.
-        is_tentative: Whether the reader may have enough with the first rows: one row group alone is fetched until ``go_on``.
+        is_tentative: Whether the reader may have enough with the first rows: one row group alone is fetched until ``go_on``,
+            or until a file has none.
     """
 
     def __init__(
@@ -359,6 +360,13 @@ class FetchQueue(Generic[_F, _O, _G]):
                 result_of(opening)
             else:
                 return
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything follows the row group that is being read."""
+        with self._lock:
+            is_last = len(self._fetching) < 2 and not any(opened.groups for opened, _ in self._fetching)
+            return self._following is not None or bool(self._opening) or not is_last
 
     def go_on(self) -> None:
         """Fetch ahead from now on, as far as the budget goes."""
@@ -415,6 +423,7 @@ class FetchQueue(Generic[_F, _O, _G]):
                 self._release(opened)
             if is_over:
                 opened.close()
+                self._is_tentative = False  # it has nothing for the reader, and others may be so too
             begun += self._open_ahead()
         return begun
 

@@ -271,7 +271,7 @@ class SplitReader:
             raise
 
     def _first(self, rows: Iterator[_B]) -> Iterator[_B]:
-        """Hand on the rows of a row group, and have the next ones fetched a moment after the first were taken.
+        """Hand on the rows of the first row group, and have the next ones fetched a moment after its first rows were taken.
 
         The moment is about as long as the first rows took: what is slow here is slow at their reader.
         """
@@ -282,9 +282,10 @@ class SplitReader:
             until = until or time.monotonic() + min(_MOMENTS[1], max(_MOMENTS[0], took))
             if self._is_tentative and time.monotonic() > until:
                 self._go_on()
-        if until is not None and self._is_tentative:
-            time.sleep(max(0.0, until - time.monotonic()))
-            self._go_on()
+        if self._is_tentative:
+            if until is not None and self._queue.has_more:
+                time.sleep(max(0.0, until - time.monotonic()))
+            self._go_on()  # also where the row group had no rows for the reader: the others are not fetched one by one
 
     def _go_on(self) -> None:
         self._is_tentative = False

@@ -348,17 +348,38 @@ def test_of_a_reader_that_may_have_enough_one_row_group_is_fetched_first(
     assert 0 < waits[0] <= 5.0
 
 
-def test_a_reader_that_may_have_enough_goes_on_where_the_first_files_have_no_rows_for_it() -> None:
-    access = LocalAccess({f"f{n}": parquet(pa.table({"i": range(100 * n, 100 * n + 100)})) for n in range(9)})
-    spec = spec_of(NARROW)
+@pytest.mark.parametrize("has_row_groups", [True, False])
+def test_a_reader_for_whom_the_first_file_has_no_rows_has_the_others_fetched_together(
+    has_row_groups: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "files_at_once", lambda *_: 4)
+    together = threading.Barrier(2, timeout=HANGS)
+
+    class Meeting(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            if task.id in ("f1", "f2"):
+                together.wait()  # one after the other, nobody would come
+            return super().open(task)
+
+    access = Meeting({f"f{n}": parquet(pa.table({"i": range(100 * n, 100 * n + 100)})) for n in range(9)})
     where = Compare("=", Column(("i",), LONG), Literal(850, LONG))
-    split = Split(
-        0,
-        replace(spec, predicate=where, prune=where),
-        tuple(FileSlice(FileTask(name, name, len(data))) for name, data in access.files.items()),
-        access,
-    )
-    assert ids(pa.Table.from_batches(list(read_split(split, is_tentative=True)))) == [850]
+    slices = tuple(FileSlice(FileTask(name, name, len(data))) for name, data in access.files.items())
+    spec = replace(spec_of(NARROW), predicate=where, prune=None if has_row_groups else where)
+    assert ids(pa.Table.from_batches(list(read_split(Split(0, spec, slices, access), is_tentative=True)))) == [850]
+
+
+@pytest.mark.parametrize(("files", "row_groups"), [(1, 1), (1, 2), (2, 1)])
+def test_who_has_the_last_row_group_waits_for_nobody(
+    files: int, row_groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(split_reader.time, "sleep", waits.append)
+    monkeypatch.setattr(split_reader, "_MOMENTS", (5.0, 5.0))
+    one = parquet(numbers(100), row_group_size=100 // row_groups)
+    access = LocalAccess({f"f{n}": one for n in range(files)})
+    slices = tuple(FileSlice(FileTask(name, name, len(one))) for name in access.files)
+    list(read_split(Split(0, spec_of(SCHEMA), slices, access), is_tentative=True))
+    assert len(waits) == files * row_groups - 1
 
 
 # --- damage ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ Decode = Callable[[bytes, int], "tuple[Any, int]"]
 _NUMBER_BITS, _MOST_BITS = 64, 70
 #: Branches of a union that one byte tells.
 _MOST_BRANCHES = 64
+#: Parts of a schema whose values take no byte: a partition without fields is one. Many would be much work for few bytes.
+_MOST_OF_NOTHING = 64
 #: Of a decimal of 38 digits 17 are needed; who has more would wait long for its digits.
 _DECIMAL_BYTES = 32
 _LOCAL_EPOCH = datetime(1970, 1, 1)
@@ -54,6 +56,7 @@ class _Schemas:
     def __init__(self, keys: Mapping[str, Collection[int]]) -> None:
         self._keys = keys
         self._named: dict[str, tuple[Decode, bool]] = {}
+        self._of_nothing = 0
 
     def decoder(self, schema: Any, field: str, space: str, around: Set[str]) -> tuple[Decode, bool]:
         """The decoder of a schema, and whether a value takes a byte at least.
@@ -63,12 +66,19 @@ class _Schemas:
             space: The namespace around.
             around: The named types that the schema lies in.
         """
+        decode, takes_bytes = self._decoder(schema, field, space, around)
+        self._of_nothing += not takes_bytes
+        if self._of_nothing > _MOST_OF_NOTHING:
+            raise UnboundedValueError("too many of its parts are of nothing")
+        return decode, takes_bytes
+
+    def _decoder(self, schema: Any, field: str, space: str, around: Set[str]) -> tuple[Decode, bool]:
         if isinstance(schema, str):
             return self._by_name(schema, space, around)
         if isinstance(schema, list):
             if len(schema) > _MOST_BRANCHES:
                 raise ValueError("a union of too many branches")
-            branches = [self.decoder(one, field, space, around)[0] for one in schema]
+            branches = [self._decoder(one, field, space, around)[0] for one in schema]  # which one it is takes a byte
             return _union(branches), True
         kind = schema["type"]
         match kind:
@@ -101,7 +111,10 @@ class _Schemas:
         full = _full_name(name, space)
         if full in around:
             raise UnboundedValueError("a type of it lies within itself")
-        return self._named[full if full in self._named else name]
+        decode, takes_bytes = self._named[full if full in self._named else name]
+        if not takes_bytes:  # types that have it twice, and each other twice, would be very many values
+            raise UnboundedValueError("it has a type of nothing more than once")
+        return decode, takes_bytes
 
     def _definition(self, schema: Mapping[str, Any], name: str, around: Set[str]) -> tuple[Decode, bool]:
         if schema["type"] == "fixed":

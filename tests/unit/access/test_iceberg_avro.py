@@ -91,10 +91,23 @@ def field(name: str, kind: Any) -> dict[str, Any]:
 
 
 EMPTY = {"type": "record", "name": "e", "fields": []}
+
+
+def doubled(name: str, times: int) -> list[Any]:
+    """Fields of types of nothing, each of which has the one before it twice."""
+    types = [{"type": "record", "name": name, "fields": []}]
+    for place in range(times):
+        fields = [field(part, types[-1]["name"]) for part in "ab"]
+        types.append({"type": "record", "name": f"{name}_{place}", "fields": fields})
+    return [field(f"f{place}", kind) for place, kind in enumerate(types)]
+
+
 #: Schemas by which a few bytes are a value without end.
 DANGERS: list[tuple[list[Any], str]] = [
     ([field("x", {"type": "array", "items": "null"})], "lists of nothing"),
-    ([field("x", EMPTY), field("y", {"type": "array", "items": "e"})], "lists of nothing"),
+    ([field("x", EMPTY), field("y", {"type": "array", "items": "e"})], "of nothing more than once"),
+    ([field("n", "long"), *doubled("r0", 40)], "of nothing more than once"),
+    ([field("n", "long"), *(field(f"x{place}", "null") for place in range(65))], "parts are of nothing"),
     ([field("x", {"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}})], "lists of nothing"),
     ([field("x", ["null", {"type": "map", "values": {"type": "array", "items": EMPTY}}])], "lists of nothing"),
     ([field("x", ["null", "manifest_file"])], "lies within itself"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from delta_sharing_spark.schema.arrow_bridge import compressed, decompressed, in
 _BUILT_TOGETHER = 1024
 #: Tasks that are built together where their order is not that of the columns: each time all columns may be decompressed.
 _ORDERED_TOGETHER = 1 << 16
+
+_T = TypeVar("_T")
 
 
 class PlannedFiles(Protocol):
@@ -211,28 +213,39 @@ class OrderedFiles(Sequence[FileTask]):
         return self._files[int(self._places[index])]
 
 
-class _LazySlices(Sequence[FileSlice]):
+class _Compared(Sequence[_T]):
+    """Items that are built when they are asked for, and compared as a tuple of them is."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # nobody needs it, and it would build them all
+
+
+class _LazySlices(_Compared[FileSlice]):
     """The slices of one split, built when they are asked for. Pickled, they are columns, of which a task makes a tuple of slices."""
 
     def __init__(self, files: FileBatches, piece: Bin) -> None:
         self._files, self._bin = files, piece
 
+    def _between(self, start: int, stop: int) -> Iterator[FileSlice]:
+        tasks = self._files.tasks_between(self._bin.first + start, self._bin.first + stop)
+        ends = itertools.islice(self._bin.ranges(), start, stop)
+        return (FileSlice(task, *of_task) for task, of_task in zip(tasks, ends, strict=True))
+
     def __iter__(self) -> Iterator[FileSlice]:
-        tasks = self._files.tasks_between(self._bin.first, self._bin.last)
-        return (FileSlice(task, *ends) for task, ends in zip(tasks, self._bin.ranges(), strict=True))
+        return self._between(0, len(self))
 
     def __len__(self) -> int:
         return self._bin.last - self._bin.first
 
     def __getitem__(self, index: Any) -> Any:
-        if index == 0:  # where the first file lies is asked for alone
-            return FileSlice(self._files[self._bin.first], *next(self._bin.ranges()))
-        return tuple(self)[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
+        places = range(len(self))[index]  # readers look at the first one or two alone
+        if isinstance(places, int):
+            return next(self._between(places, places + 1))
+        if places.step != 1:
+            return tuple(self)[index]
+        return tuple(self._between(places.start, max(places.start, places.stop)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._files.change is not None:
@@ -248,7 +261,7 @@ def _unpickled_slices(data: bytes, size: int) -> tuple[FileSlice, ...]:
     return tuple(FileSlice(task, *ends) for task, ends in zip(tasks, piece.ranges(), strict=True))
 
 
-class TasksOfSlices(Sequence[FileTask]):
+class TasksOfSlices(_Compared[FileTask]):
     """The tasks of the slices of a split, in whose pickle they stand once."""
 
     def __init__(self, slices: Sequence[FileSlice]) -> None:
@@ -266,11 +279,6 @@ class TasksOfSlices(Sequence[FileTask]):
     def __getitem__(self, index: slice) -> Sequence[FileTask]: ...
     def __getitem__(self, index: int | slice) -> FileTask | Sequence[FileTask]:
         return tuple(self)[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class LazySplits(Sequence[Split]):

@@ -9,7 +9,7 @@ import pickle
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.access.planned_files import FileBatches, OrderedFiles, live_rows
+from delta_sharing_spark.access.planned_files import FileBatches, OrderedFiles, _LazySlices, live_rows
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.access.url.snapshot_listing import LISTINGS
@@ -29,7 +29,7 @@ from delta_sharing_spark.errors import ResponseError, VersionError
 from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.plan import FileSlice, FileTask, TaskColumns
+from delta_sharing_spark.scan.plan import Bin, FileSlice, FileTask, TaskColumns
 from delta_sharing_spark.schema.types import parse_schema
 from delta_sharing_spark.spark.batch import SplitPartition
 from support.drawing import cases
@@ -394,15 +394,28 @@ class Ids:
     """Files of which nothing but the id is known (``FileBatch``)."""
 
     ids: list[str]
+    asked: list[int] = field(default_factory=list)
 
     @property
     def num_rows(self) -> int:
         return len(self.ids)
 
     def columns_at(self, places: npt.NDArray[np.int64]) -> TaskColumns:
+        self.asked.extend(places.tolist())
         ids = [self.ids[place] for place in places.tolist()]
         nothing = [0] * len(ids)
         return TaskColumns(ids, ids, nothing, nothing, nothing, [None], {})
+
+
+def test_some_slices_of_a_split_are_those_of_the_whole() -> None:
+    batches = [Ids([f"a{n}" for n in range(5)]), Ids([f"b{n}" for n in range(4)])]
+    some = _LazySlices(FileBatches(batches), Bin(1, 8, 3, 7))
+    whole = tuple(some)
+    places = [0, 3, 6, -1, -7, slice(2), slice(1, 3), slice(5, 2), slice(None), slice(None, None, -2), slice(1, 6, 2)]
+    assert [some[place] for place in places] == [whole[place] for place in places]
+    batches[0].asked.clear()
+    assert (some[0], some[:2]) == (whole[0], whole[:2])
+    assert batches[0].asked == [1, 1, 2]  # the files of these alone
 
 
 def test_a_table_without_files_is_planned() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support import INTERPRETED
+from support import INTERPRETED, killed_after
 
 _SESSIONS = """
 import concurrent.futures.thread, json, os, sys, threading, time
@@ -95,21 +95,19 @@ def test_three_sessions_by_the_lane_and_threads_that_outlive_the_main_one(tmp_pa
         SharingServer({"s.d.t": built.path}) as server,
         _run(_SESSIONS + _WORKERS + _END, server, str(tmp_path / "go")) as process,
     ):
-        killer = threading.Timer(250, process.kill)
-        killer.start()
         lines = []
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                lines.append(line.rstrip("\n"))
-                if line == "gate\n":
-                    server.faults.add("data", times=None, call=lambda: go_on.wait(200))
-                    (tmp_path / "go").touch()
-                elif line == "main has ended\n":
-                    go_on.set()
+            with killed_after(process, 250):
+                for line in process.stdout:
+                    lines.append(line.rstrip("\n"))
+                    if line == "gate\n":
+                        server.faults.add("data", times=None, call=lambda: go_on.wait(200))
+                        (tmp_path / "go").touch()
+                    elif line == "main has ended\n":
+                        go_on.set()
         finally:
             go_on.set()
-            killer.cancel()
         err = process.stderr.read() if process.stderr is not None else ""
     assert process.wait() == 0, err
     assert lines[:3] == [f"session {number} 30 2 True" for number in range(3)]

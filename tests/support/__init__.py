@@ -1,7 +1,12 @@
 """What several suites share: import it as ``support.…``; tests/ is on the path of every test."""
 
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 #: Seconds after which a test says that something hangs. No wait that will end takes so long, on however busy a machine.
 HANGS = 600.0
@@ -18,3 +23,14 @@ INTERPRETED = {"spark.buffer.pageSize": "1m"} | (
     if any(found.version >= "4.3" for found in distributions(name="pyspark"))
     else {}
 )
+
+
+@contextmanager
+def killed_after(process: subprocess.Popen[Any], seconds: float) -> Iterator[None]:
+    """Within it a process that still runs after some seconds is killed."""
+    killer = threading.Timer(seconds, process.kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.cancel()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-from support import HANGS
+from support import HANGS, killed_after
 from support.buckets import BucketServer
 
 BEGIN = """
@@ -93,17 +92,13 @@ def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, 
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"reading\n", process.communicate()[1]
-        killer = threading.Timer(60, process.kill)
-        killer.start()
-        try:
+        with killed_after(process, 60):
             while not silent.hits and process.poll() is None:
                 time.sleep(0.05)
             time.sleep(0.3)
             if end == "interrupted":
                 process.send_signal(signal.SIGINT)
             process.communicate()
-        finally:
-            killer.cancel()
         assert process.returncode != -signal.SIGKILL, "it waits for the silence to end"
 
 

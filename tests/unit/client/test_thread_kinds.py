@@ -20,6 +20,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import killed_after
 from support.buckets import BucketServer
 
 ROWS = 320
@@ -185,17 +186,15 @@ def test_threads_that_python_waits_for_read_to_their_end(
 ) -> None:
     silence = Silence(server)
     process = process_of(WAYS + (FINISHED if kinds == "thread pool" else ASYNC), server, name, flight_uri)
-    killer = threading.Timer(120, process.kill)
-    killer.start()
     try:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        assert first == "main has ended\n", (first, process.communicate())
-        silence.end()
-        out, err = process.communicate()
+        with killed_after(process, 120):
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert first == "main has ended\n", (first, process.communicate())
+            silence.end()
+            out, err = process.communicate()
     finally:
         silence.end()
-        killer.cancel()
     assert (process.returncode, err) == (0, "")
     assert Counter(out.splitlines()) == Counter(f"{kind} {way} {ROWS}" for kind in kinds.split() for way in ways())
 
@@ -206,13 +205,11 @@ def test_daemons_and_readers_that_are_held_are_broken_off_without_a_word(
 ) -> None:
     silence = Silence(server)
     process = process_of(WAYS + BROKEN_OFF, server, name, flight_uri)
-    killer = threading.Timer(120, process.kill)
-    killer.start()
     try:
-        out, err = process.communicate()
+        with killed_after(process, 120):
+            out, err = process.communicate()
     finally:
         silence.end()
-        killer.cancel()
     assert silence.fault.hits
     assert (process.returncode, err) == (0, "")
     assert str(ROWS) not in out
@@ -224,10 +221,6 @@ def test_daemons_that_begin_to_read_when_the_process_ends_stay_where_they_are(
 ) -> None:
     """They raised an error of ours, or were within Arrow or Polars when Python ended them, which aborts the process."""
     process = process_of(AFTER_THE_END, server, name, flight_uri)
-    killer = threading.Timer(120, process.kill)
-    killer.start()
-    try:
+    with killed_after(process, 120):
         out, err = process.communicate()
-    finally:
-        killer.cancel()
     assert (process.returncode, out, err) == (0, "", "")
